@@ -1,0 +1,344 @@
+"""Every knob of every stage on one page, with the paper's value as the default.
+
+A configuration is made in this order, later wins: defaults below, the recipe (TOML), the rung's
+preset, `--set section.key=value`. An unknown key is refused with its nearest neighbour. The resolved
+configuration is written into every artefact, and `Config.load` reads it back unchanged.
+"""
+
+import difflib
+import tomllib
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from sdjepa.errors import UserError
+
+Rung = Literal[
+    "A0", "A2", "A2_full", "A2_split_full", "A4", "A5", "A6", "first_anchor", "progress_only"
+]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Collect(Section):
+    """How `sdjepa collect` makes a dataset."""
+
+    env: str = "tworoom"
+    episodes: int = Field(10_000, ge=1)
+    steps: int = Field(100, ge=1)  # environment steps of an episode; frames are one more
+    policy: str = "expert"
+    noise: float = Field(1.0, ge=0)  # standard deviation added to the expert's action
+    size: int = Field(224, ge=8)  # pixels, square
+    seed: int = 0
+    workers: int = Field(0, ge=0)  # 0 = one per core; the data do not depend on it
+    validation_share: float = Field(0.05, ge=0, lt=1)  # of episodes
+    test_share: float = Field(0.05, ge=0, lt=1)
+
+
+class Data(Section):
+    """Episodes to windows."""
+
+    path: str = "data/tworoom"
+    frame_skip: int = Field(5, ge=1)  # environment steps per model step; an action block is this long
+    window_frames: int = Field(4, ge=2)
+    tail: Literal["ref", "full"] = "ref"  # ref keeps room for an unused last action block
+
+
+class Model(Section):
+    """The paper's architecture; a smaller model is another set of widths, not another model."""
+
+    image_size: int = Field(224, ge=8)
+    patch: int = Field(14, ge=1)
+    encoder_width: int = Field(192, ge=1)
+    encoder_depth: int = Field(12, ge=1)
+    encoder_heads: int = Field(3, ge=1)
+    encoder_mlp: int = Field(768, ge=1)
+    latent: int = Field(192, ge=2)
+    projector_hidden: int = Field(2048, ge=1)
+    history: int = Field(3, ge=1)  # latents the predictor reads
+    predictor_width: int = Field(192, ge=1)
+    predictor_depth: int = Field(6, ge=1)
+    predictor_heads: int = Field(16, ge=1)
+    predictor_head_dim: int = Field(64, ge=1)
+    predictor_mlp: int = Field(2048, ge=1)
+    dropout: float = Field(0.1, ge=0, lt=1)
+    action_dim: int = Field(0, ge=0)  # 0 = taken from the dataset when training starts
+    frame_skip: int = Field(0, ge=0)  # 0 = data.frame_skip
+    action_width: Literal["ref", "block"] = "ref"  # ref: a constant 10, a bottleneck for Cube
+    k: int = Field(2, ge=0)  # width of the progress part; 0 = no split (LeWM)
+    split: Literal["fixed", "learned"] = "fixed"  # learned: a rotation of the latent, then slicing
+    polar: Literal["off", "paper", "ref"] = "off"  # angle and radius condition the predictor
+    progress_head: bool = False  # a learned scalar readout of the progress part
+
+    @model_validator(mode="after")
+    def _check(self) -> "Model":
+        if self.image_size % self.patch:
+            raise ValueError(f"model.image_size {self.image_size} is no multiple of model.patch")
+        if self.encoder_width % self.encoder_heads:
+            raise ValueError("model.encoder_width must be a multiple of model.encoder_heads")
+        if self.k >= self.latent:
+            raise ValueError(f"model.k = {self.k} leaves no content in a latent of {self.latent}")
+        if self.k == 1:
+            raise ValueError("model.k = 1 has no angle; use 0 or at least 2")
+        if self.polar != "off" and self.k < 2:
+            raise ValueError("model.polar needs model.k >= 2")
+        if self.progress_head and self.k < 2:
+            raise ValueError("model.progress_head needs model.k >= 2")
+        return self
+
+
+class Objectives(Section):
+    """Weights of the terms; weight 0 = neither computed nor logged."""
+
+    prediction_weight: float = Field(1.0, ge=0)
+    sigreg_weight: float = Field(0.09, ge=0)
+    triplet_weight: float = Field(0.10, ge=0)
+    straighten_weight: float = Field(0.0, ge=0)
+    prototype_weight: float = Field(0.0, ge=0)
+    first_anchor_weight: float = Field(0.0, ge=0)
+    rollout_weight: float = Field(0.0, ge=0)
+    progress_head_weight: float = Field(0.0, ge=0)
+
+    sigreg_directions: int = Field(1024, ge=1)
+    sigreg_knots: int = Field(17, ge=2)
+    triplet_on: Literal["progress", "full"] = "progress"
+    triplet_sampler: Literal["ref", "paper"] = "ref"  # ref carries no order, see docs/objectives.md
+    triplet_margin: float = Field(0.2, ge=0)
+    triplet_radius: int = Field(1, ge=1)  # frames of a window around the anchor that are positives
+    triplet_other_share: float = Field(0.5, ge=0, le=1)  # paper: negatives from another episode
+    straighten_on: Literal["full", "content", "progress"] = "full"
+    first_anchor_steps: int = Field(3, ge=1)
+    rollout_blocks: int = Field(2, ge=1, le=5)
+
+
+class Train(Section):
+    """Losses to checkpoint."""
+
+    seed: int = 3072
+    epochs: int = Field(10, ge=1)
+    steps: int = Field(0, ge=0)  # 0 = epochs decide
+    batch: int = Field(128, ge=2)
+    learning_rate: float = Field(5e-5, gt=0)
+    weight_decay: float = Field(1e-3, ge=0)
+    decay_on: Literal["all", "matrices"] = "all"  # matrices: no decay on biases, norms, tables
+    beta2: float = Field(0.999, gt=0, lt=1)
+    warmup_share: float = Field(0.05, ge=0, lt=1)  # of all steps, linear from 0
+    clip: float = Field(1.0, gt=0)  # global gradient norm
+    precision: Literal["bf16", "fp32"] = "bf16"
+    device: str = "auto"
+    log_every: int = Field(50, ge=1)
+    validate_every: int = Field(1000, ge=1)
+    checkpoint_every: int = Field(1000, ge=1)
+    keep_checkpoints: int = Field(2, ge=1)
+    diagnose_every: int = Field(0, ge=0)  # 0 = never; cosine between the terms' gradients
+
+
+class Plan(Section):
+    """Checkpoint to plans; changing these needs no retraining."""
+
+    cost: Literal["content", "full", "angular", "progress"] = "content"
+    gamma: float = Field(1.0, ge=0)  # weight of the angle in the angular cost
+    delta: float = Field(0.1, ge=0)  # weight of the radius in the angular cost
+    scale: Literal["ref", "normalised"] = "ref"  # ref: raw sums, in which gamma = 1 is nearly inert
+    when: Literal["last", "sum"] = "last"  # cost at the end of the horizon, or along it
+    solver: Literal["cem"] = "cem"
+    candidates: int = Field(300, ge=2)
+    elites: int = Field(30, ge=2)
+    iterations: int = Field(30, ge=1)
+    initial_std: float = Field(1.0, gt=0)  # in normalised action space
+    horizon: int = Field(5, ge=1)  # action blocks
+    replan: int = Field(5, ge=1)  # blocks executed before the next plan
+    seed: int = 42
+
+    @model_validator(mode="after")
+    def _check(self) -> "Plan":
+        if self.elites > self.candidates:
+            raise ValueError("plan.elites exceeds plan.candidates")
+        if self.replan > self.horizon:
+            raise ValueError("plan.replan exceeds plan.horizon: there is nothing left to execute")
+        return self
+
+
+class Score(Section):
+    """Plans to scores."""
+
+    protocol: Literal["lewm", "strict"] = "lewm"
+    tasks: int = Field(50, ge=1)
+    offset: int = Field(25, ge=1)  # environment steps from start to goal in the recorded episode
+    budget: int = Field(50, ge=1)  # environment steps a task may take
+    seed: int = 42
+
+
+class Compass(Section):
+    """What the latent knows."""
+
+    split: Literal["train", "validation", "test"] = "test"
+    episodes: int = Field(40, ge=1)
+    seed: int = 0
+
+
+class Config(Section):
+    """The whole configuration; `rung` names the preset it equals, or says how it departs."""
+
+    rung: str = "A2"
+    collect: Collect = Collect()
+    data: Data = Data()
+    model: Model = Model()
+    objectives: Objectives = Objectives()
+    train: Train = Train()
+    plan: Plan = Plan()
+    score: Score = Score()
+    compass: Compass = Compass()
+
+    @model_validator(mode="after")
+    def _check(self) -> "Config":
+        o, k = self.objectives, self.model.k
+        if o.triplet_weight > 0 and o.triplet_on == "progress" and k < 2:
+            raise ValueError("objectives.triplet_on = progress needs model.k >= 2")
+        for term in ("prototype", "first_anchor", "progress_head"):
+            if getattr(o, f"{term}_weight") > 0 and k < 2:
+                raise ValueError(f"objectives.{term}_weight > 0 needs model.k >= 2")
+        if (o.progress_head_weight > 0) != self.model.progress_head:
+            raise ValueError(
+                "model.progress_head and objectives.progress_head_weight > 0 go together"
+            )
+        if o.straighten_on == "progress" and o.straighten_weight > 0 and k < 2:
+            raise ValueError("objectives.straighten_on = progress needs model.k >= 2")
+        if self.plan.cost in ("angular", "progress") and k < 2:
+            raise ValueError(f"plan.cost = {self.plan.cost} needs model.k >= 2")
+        frames = self.data.window_frames
+        if o.rollout_weight > 0 and o.rollout_blocks >= frames:
+            raise ValueError(
+                f"objectives.rollout_blocks = {o.rollout_blocks} needs data.window_frames > "
+                f"{o.rollout_blocks}, found {frames}"
+            )
+        return self
+
+    @staticmethod
+    def load(path: Path) -> "Config":
+        """A resolved configuration, exactly as written."""
+        return _validate(_read_toml(path), source=str(path))
+
+
+# The rungs of the paper: what each changes. Everything a rung governs is in its row, so two presets
+# never mix. k stands for the chosen width of the progress part.
+_OFF = {
+    "objectives.straighten_weight": 0.0,
+    "objectives.prototype_weight": 0.0,
+    "objectives.first_anchor_weight": 0.0,
+    "model.polar": "off",
+}
+_A2 = _OFF | {
+    "model.k": "k",
+    "objectives.triplet_weight": 0.10,
+    "objectives.triplet_on": "progress",
+    "plan.cost": "content",
+}
+_A4 = _A2 | {"objectives.straighten_weight": 0.05}
+RUNGS: dict[str, dict[str, Any]] = {
+    "A0": _OFF | {"model.k": 0, "objectives.triplet_weight": 0.0, "plan.cost": "full"},
+    "A2": _A2,
+    "A2_full": _A2 | {"model.k": 0, "objectives.triplet_on": "full", "plan.cost": "full"},
+    "A2_split_full": _A2 | {"objectives.triplet_on": "full"},
+    "A4": _A4,
+    "A5": _A4 | {"model.polar": "ref"},
+    "A6": _A4 | {"model.polar": "ref", "plan.cost": "angular"},
+    "first_anchor": _A2 | {"objectives.first_anchor_weight": 0.10},
+    "progress_only": _A2 | {"plan.cost": "progress"},
+}
+
+
+def resolve(
+    recipe: Path | None = None,
+    *,
+    rung: str | None = None,
+    k: int | None = None,
+    settings: list[str] | tuple[str, ...] = (),
+) -> Config:
+    """The configuration of a new run: defaults, recipe, rung, then `settings` like `train.batch=64`."""
+    tree = _read_toml(recipe) if recipe else {}
+    source = str(recipe) if recipe else "the defaults"
+    recipe_k = tree.pop("k", None)
+    name = rung or tree.pop("rung", "A2")
+    tree.pop("rung", None)
+    if name not in RUNGS:
+        raise UserError(f"unknown rung {name!r}; the rungs are {', '.join(RUNGS)}")
+    width = k if k is not None else recipe_k if recipe_k is not None else 2
+    preset = {key: width if value == "k" else value for key, value in RUNGS[name].items()}
+    for key, value in preset.items():
+        section, leaf = key.split(".")
+        said = tree.get(section, {}).get(leaf, value)
+        if said != value:
+            raise UserError(
+                f"{source} says {key} = {said!r}, rung {name} says {value!r}; drop that line, "
+                f"or keep the rung and add --set {key}={said}"
+            )
+        _put(tree, key, value)
+    for setting in settings:
+        key, sign, text = setting.partition("=")
+        if not sign:
+            raise UserError(f"--set {setting!r} is not of the form section.key=value")
+        _put(tree, key.strip(), _parse_value(text.strip()))
+    config = _validate(tree, source=source)
+    departs = [key for key, value in preset.items() if _get(config, key) != value]
+    label = f"{name} with other {', '.join(departs)}" if departs else name
+    return config.model_copy(update={"rung": label})
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        raise UserError(f"no recipe at {path}; `ls recipes` shows the ones that come along") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not valid TOML: {error}") from error
+
+
+def _put(tree: dict[str, Any], dotted: str, value: Any) -> None:
+    *parents, leaf = dotted.split(".")
+    for parent in parents:
+        tree = tree.setdefault(parent, {})
+        if not isinstance(tree, dict):
+            raise UserError(f"{dotted}: {parent} is a value, not a section")
+    tree[leaf] = value
+
+
+def _get(config: Config, dotted: str) -> Any:
+    value: Any = config
+    for part in dotted.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def _parse_value(text: str) -> Any:
+    """A TOML value; a bare word is a string, so `--set plan.cost=full` needs no quotes."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def known_keys() -> list[str]:
+    """Every dotted key of the configuration."""
+    keys = []
+    for name, field in Config.model_fields.items():
+        section = field.annotation
+        if isinstance(section, type) and issubclass(section, Section):
+            keys += [f"{name}.{leaf}" for leaf in section.model_fields]
+    return keys
+
+
+def _validate(tree: dict[str, Any], *, source: str) -> Config:
+    try:
+        return Config.model_validate(tree)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        if first["type"] == "extra_forbidden":
+            near = difflib.get_close_matches(key, known_keys(), n=1, cutoff=0.0)
+            raise UserError(f"unknown key {key!r} in {source}; did you mean {near[0]!r}?") from None
+        message = first["msg"].removeprefix("Value error, ")
+        raise UserError(f"{key + ': ' if key else ''}{message} (in {source})") from None

@@ -1,0 +1,197 @@
+"""A run directory: everything one training run is, as files other tools can read.
+
+    RUN/config.toml          the resolved configuration
+    RUN/manifest.json        seed, versions, code state, command, when
+    RUN/metrics.jsonl        one line per logged step
+    RUN/checkpoints/<name>/  weights and training state
+    RUN/scores/*.json  RUN/compass/*.json  RUN/report.html
+
+Files are written under a temporary name and renamed, so a reader sees the old file or the new one,
+never half of one. One writer at a time: `Run.lock` is released by the kernel even after kill -9.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Protocol
+
+import tomli_w
+
+import sdjepa
+from sdjepa.config import Config
+from sdjepa.errors import UserError
+
+VERSIONED = ("torch", "numpy", "h5py", "safetensors", "stable-worldmodel", "mujoco", "gymnasium")
+
+
+class Progress(Protocol):
+    """How long work tells a person where it is; the command line draws it as a bar."""
+
+    def __call__(self, done: int, total: int, note: str = "") -> None: ...
+
+
+def silent(done: int, total: int, note: str = "") -> None:
+    """The progress of a call nobody watches."""
+
+
+def write_atomic(path: Path, data: bytes | str) -> Path:
+    """Write `data` so that `path` holds either its old content or all of the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data.encode() if isinstance(data, str) else data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise UserError(f"could not write {path}: {error.strerror}; free some space") from error
+    return path
+
+
+def write_json(path: Path, value: Any) -> Path:
+    """`value` as indented JSON; NaN and infinity become null, so every JSON reader accepts it."""
+    return write_atomic(path, json.dumps(_finite(value), indent=1, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """The JSON value in `path`; a missing or damaged file is the user's to replace."""
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is damaged ({error}); make it again") from error
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    if hasattr(value, "tolist"):  # numpy and torch scalars and arrays
+        return _finite(value.tolist())
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return None
+    return value
+
+
+def versions() -> dict[str, str]:
+    """The packages that decide a result, as installed here."""
+    found = {"sdjepa": sdjepa.__version__, "python": platform.python_version()}
+    for name in VERSIONED:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
+
+
+def code_state() -> dict[str, Any]:
+    """Commit of the source tree and whether it had changes; empty for an installed package."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        return {}
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(
+            ["git", *arguments], cwd=root, capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    try:
+        return {"commit": git("rev-parse", "HEAD"), "changed": bool(git("status", "--porcelain"))}
+    except (OSError, subprocess.CalledProcessError):
+        return {}
+
+
+def provenance() -> dict[str, Any]:
+    """What must stand beside any result: versions, code state, machine, time."""
+    return {
+        "versions": versions(),
+        "code": code_state(),
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+        "made": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run directory, existing on disk."""
+
+    path: Path
+
+    @staticmethod
+    def create(path: Path, config: Config) -> "Run":
+        """A new run directory with its configuration; refuses one that already holds a run."""
+        if (path / "config.toml").exists():
+            raise UserError(
+                f"{path} already holds a run. Continue it with: sdjepa train --resume {path}"
+            )
+        run = Run(path)
+        write_atomic(path / "config.toml", tomli_w.dumps(config.model_dump()))
+        manifest = {"seed": config.train.seed, "command": sys.argv, **provenance()}
+        write_json(path / "manifest.json", manifest)
+        return run
+
+    @staticmethod
+    def open(path: Path) -> "Run":
+        """An existing run directory."""
+        if not (path / "config.toml").exists():
+            raise UserError(f"{path} is not a run. Make one with: sdjepa train RECIPE --out {path}")
+        return Run(path)
+
+    @property
+    def config(self) -> Config:
+        """The resolved configuration the run was made with."""
+        return Config.load(self.path / "config.toml")
+
+    @property
+    def metrics_path(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold the run for writing; a second writer is refused."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / ".lock").open("a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.seek(0)
+                holder = file.read().strip() or "unknown"
+                raise UserError(
+                    f"{self.path} is in use by process {holder}. Wait for it, or use another --out"
+                ) from None
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+            yield
+            file.truncate(0)
+
+    def append_metrics(self, record: dict[str, Any]) -> None:
+        """One line in metrics.jsonl."""
+        with self.metrics_path.open("a") as file:
+            file.write(json.dumps(_finite(record), allow_nan=False) + "\n")
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Every logged line; a last line cut short by a kill is dropped."""
+        if not self.metrics_path.exists():
+            return []
+        records = []
+        for line in self.metrics_path.read_text().splitlines():
+            with contextlib.suppress(json.JSONDecodeError):
+                records.append(json.loads(line))
+        return records
+
+    def rewind_metrics(self, step: int) -> None:
+        """Forget lines past `step`, so that a resumed run logs every step once."""
+        kept = [record for record in self.metrics() if record["step"] <= step]
+        write_atomic(self.metrics_path, "".join(json.dumps(record) + "\n" for record in kept))
