@@ -1,0 +1,144 @@
+"""How the progress part should look: near in time is near in angle.
+
+Samplers choose who is compared; the losses are pure. Random draws are made for the batch of all
+ranks and sliced, so the number of processes does not change them.
+"""
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from sdjepa import ranks
+
+
+def margin_triplet(
+    anchor: Float[Tensor, "*shape dim"],
+    positive: Float[Tensor, "*shape dim"],
+    negative: Float[Tensor, "*shape dim"],
+    *,
+    margin: float,
+    valid: Bool[Tensor, "*shape"] | None = None,
+) -> Float[Tensor, ""]:
+    """Mean over valid triplets of relu(cos(a, n) - cos(a, p) + margin); 0 when none is valid."""
+    near = F.cosine_similarity(anchor, positive, dim=-1, eps=1e-8)
+    far = F.cosine_similarity(anchor, negative, dim=-1, eps=1e-8)
+    loss = F.relu(far - near + margin)
+    return _mean_over_ranks(
+        loss, torch.ones_like(loss, dtype=torch.bool) if valid is None else valid
+    )
+
+
+def _mean_over_ranks(
+    values: Float[Tensor, "*shape"], valid: Bool[Tensor, "*shape"]
+) -> Float[Tensor, ""]:
+    """Mean of the valid values of all ranks, scaled so that averaging over ranks gives it."""
+    count = ranks.total(valid.sum().float()).clamp(min=1)
+    return torch.where(valid, values, 0).sum() * ranks.world_size() / count
+
+
+def _local(everyone: Tensor, rows: int) -> Tensor:
+    return everyone[ranks.rank() * rows : (ranks.rank() + 1) * rows]
+
+
+def triplet_ref(
+    latents: Float[Tensor, "batch time dim"],
+    *,
+    margin: float,
+    radius: int,
+    generator: torch.Generator,
+) -> Float[Tensor, ""]:
+    """The reference's triplet: the window's middle frame, its successor, and another window's middle.
+
+    It carries no temporal order: any other window is a negative, even one of the same episode. With
+    radius > 1 one positive offset is drawn for the whole batch. 0 for fewer than two rows or frames.
+    """
+    batch, time, _ = latents.shape
+    everyone = ranks.gather(latents)
+    if len(everyone) < 2 or time < 2:
+        return latents.sum() * 0
+    middle = time // 2
+    offsets = [o for o in range(-radius, radius + 1) if o and 0 <= middle + o < time]
+    if radius == 1:
+        offsets = [1] if middle + 1 < time else [-1]
+    device = latents.device
+    choice = torch.randint(len(offsets), (1,), generator=generator, device=generator.device)
+    positive_at = middle + torch.tensor(offsets, device=device)[choice.to(device)]
+    shift = torch.randint(1, len(everyone), (1,), generator=generator, device=generator.device)
+    row = torch.arange(batch, device=device) + ranks.rank() * batch
+    negative = everyone[(row + shift.to(device)) % len(everyone), middle]
+    positive = latents.index_select(1, positive_at)[:, 0]
+    return margin_triplet(latents[:, middle], positive, negative, margin=margin)
+
+
+def triplet_paper(
+    latents: Float[Tensor, "batch time dim"],
+    episode: Int[Tensor, "batch"],
+    *,
+    margin: float,
+    radius: int,
+    other_share: float,
+    generator: torch.Generator,
+) -> Float[Tensor, ""]:
+    """The paper's triplet: every frame is an anchor, positives lie within `radius` frames of it.
+
+    The negative is a frame of the same window outside the radius, or, for `other_share` of the
+    anchors and where the window has no such frame, a frame of another episode. Anchors without any
+    negative are left out.
+    """
+    batch, time, _ = latents.shape
+    device = latents.device
+    everyone = ranks.gather(latents)
+    episodes = ranks.gather(episode)
+    rows = len(everyone)
+
+    def draw(*shape: int) -> Float[Tensor, "*shape"]:
+        drawn = torch.rand(rows, *shape, generator=generator, device=generator.device)
+        return _local(drawn.to(device), batch)
+
+    gap = (torch.arange(time, device=device)[:, None] - torch.arange(time, device=device)).abs()
+    near, outside = (gap > 0) & (gap <= radius), gap > radius
+    own = torch.arange(batch, device=device)[:, None]
+    positive = latents[own, draw(time, time).masked_fill(~near, -1).argmax(-1)]
+    inside_at = draw(time, time).masked_fill(~outside, -1).argmax(-1)
+    stranger = episode[:, None] != episodes[None, :]
+    other_row = draw(time, rows).masked_fill(~stranger[:, None, :], -1).argmax(-1)
+    other_at = (draw(time) * time).long()
+    has_inside = outside.any(-1).expand(batch, time)
+    has_other = stranger.any(-1, keepdim=True).expand(batch, time)
+    use_other = has_other & ((draw(time) < other_share) | ~has_inside)
+    negative = torch.where(
+        use_other[..., None], everyone[other_row, other_at], latents[own, inside_at]
+    )
+    valid = (has_other | has_inside) & near.any(-1)
+    return margin_triplet(latents, positive, negative, margin=margin, valid=valid)
+
+
+def prototypes(progress: Float[Tensor, "batch time k"]) -> Float[Tensor, ""]:
+    """Pull a window's first frame to the first unit vector and its last to the second.
+
+    Switched off in every published rung: the ends of a window are arbitrary frames of an episode.
+    """
+    first, last = torch.eye(progress.shape[-1], device=progress.device)[:2]
+    start = (progress[:, 0] - first).square().mean()
+    return 0.5 * (start + (progress[:, -1] - last).square().mean())
+
+
+def first_anchor(
+    progress: Float[Tensor, "batch time k"], step: Int[Tensor, "batch time"], *, steps: int
+) -> Float[Tensor, ""]:
+    """Squared distance to the first unit vector, over frames within `steps` of an episode's start.
+
+    Summed over coordinates (unlike `prototypes`), averaged over such frames; 0 when there are none.
+    """
+    unit = torch.eye(progress.shape[-1], device=progress.device)[0]
+    return _mean_over_ranks((progress - unit).square().sum(-1), step < steps)
+
+
+def order(scores: Float[Tensor, "batch time"]) -> Float[Tensor, ""]:
+    """Logistic ranking loss over all pairs of a window: the later frame should score higher.
+
+    log 2 for constant scores; unlike the reference's triplet it carries the direction of time.
+    """
+    earlier, later = torch.triu_indices(scores.shape[1], scores.shape[1], offset=1)
+    return F.softplus(scores[:, earlier] - scores[:, later]).mean()

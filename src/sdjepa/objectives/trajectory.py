@@ -1,0 +1,26 @@
+"""How a path through latent space should look: predictable, and perhaps straight."""
+
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+
+def prediction_error(
+    predicted: Float[Tensor, "*shape latent"], reached: Float[Tensor, "*shape latent"]
+) -> Float[Tensor, ""]:
+    """Mean over everything, coordinates included; gradients reach both sides.
+
+    The paper writes a squared norm, which is `latent` times larger; its weights fit the mean.
+    """
+    return (predicted - reached).square().mean()
+
+
+def bend(latents: Float[Tensor, "batch time dim"]) -> Float[Tensor, ""]:
+    """Mean of 1 - cos between successive steps: 0 straight, 1 right angle, 2 reversal.
+
+    0 for fewer than three frames. The paper's form is smaller by exactly 1.
+    """
+    if latents.shape[1] < 3:
+        return latents.sum() * 0
+    steps = latents.diff(dim=1)
+    return (1 - F.cosine_similarity(steps[:, :-1], steps[:, 1:], dim=-1, eps=1e-6)).mean()

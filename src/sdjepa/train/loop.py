@@ -1,0 +1,244 @@
+"""Losses to checkpoint, in one scroll: build, resume, step, log, validate, save.
+
+Every random draw of a step is a function of (seed, step), so a run that is killed and resumed gives
+the weights of one that never stopped, to the last bit on the CPU. `torchrun` makes it many processes.
+"""
+
+import signal
+import time
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+import torch
+import torch.distributed as dist
+
+from sdjepa import ranks
+from sdjepa.config import Config
+from sdjepa.data.episodes import ActionStats, Episodes
+from sdjepa.data.loader import Batch, Loader
+from sdjepa.errors import UserError
+from sdjepa.model.world_model import WorldModel, build
+from sdjepa.objectives.total import Scene, draws, losses, observe, weights
+from sdjepa.runs import Progress, Run, silent
+from sdjepa.seeds import derive
+from sdjepa.train.checkpoint import find_checkpoint, restore, save_checkpoint
+from sdjepa.train.monitor import gradient_cosines, latent_health, rollout_errors
+from sdjepa.train.schedule import learning_rate, make_optimizer
+
+VALIDATION_BATCHES = 8
+VALIDATION_FRAMES = 6  # room for a five-block rollout; losses look at the training window's length
+
+
+@dataclass(frozen=True)
+class Job:
+    """What stays the same from the first step to the last."""
+
+    config: Config
+    model: WorldModel
+    optimizer: torch.optim.AdamW
+    train: Loader
+    validation: Loader
+    stats: ActionStats
+    steps: int
+    device: torch.device
+
+
+def pick_device(name: str) -> torch.device:
+    """`auto` is the GPU of this rank when there is one."""
+    if name != "auto":
+        return torch.device(name)
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda", ranks.rank() % torch.cuda.device_count())
+
+
+def complete(config: Config) -> Config:
+    """The configuration with what only the dataset knows, checked against it."""
+    data = Episodes.open(Path(config.data.path))
+    model = config.model
+    if model.image_size != data.image_size:
+        raise UserError(
+            f"{data.path} has {data.image_size} px frames, model.image_size is {model.image_size}; "
+            f"collect with --size {model.image_size} or add --set model.image_size={data.image_size}"
+        )
+    if model.action_dim not in (0, data.action_dim):
+        raise UserError(
+            f"{data.path} has {data.action_dim}-d actions, model.action_dim is {model.action_dim}"
+        )
+    known = {"action_dim": data.action_dim, "frame_skip": config.data.frame_skip}
+    return config.model_copy(update={"model": model.model_copy(update=known)})
+
+
+def prepare(config: Config, *, progress: Progress = silent) -> Job:
+    """Model, optimiser and data of a run, before any checkpoint is looked at."""
+    weights(config.objectives)
+    device = pick_device(config.train.device)
+    ranks.start(device)
+    data = Episodes.open(Path(config.data.path))
+    stats = data.action_stats()
+    model = build(config.model, seed=config.train.seed).to(device)
+    longer = max(VALIDATION_FRAMES, config.data.window_frames)
+    shared = {"seed": config.train.seed, "stats": stats, "device": device, "progress": progress}
+    train = Loader(data, config.data, split="train", batch=config.train.batch, **shared)
+    validation = Loader(
+        data,
+        config.data.model_copy(update={"window_frames": longer}),
+        split="validation",
+        batch=config.train.batch,
+        **shared,
+    )
+    return Job(
+        config=config,
+        model=model,
+        optimizer=make_optimizer(model, config.train),
+        train=train,
+        validation=validation,
+        stats=stats,
+        steps=config.train.steps or config.train.epochs * train.batches_per_epoch,
+        device=device,
+    )
+
+
+def look(job: Job, batch: Batch, *, step: int) -> Scene:
+    """Encode and predict one batch under the run's precision, with the random streams of `step`."""
+    settings, device = job.config.train, job.device
+    mixed: AbstractContextManager = nullcontext()
+    if settings.precision == "bf16":
+        mixed = torch.autocast(device.type, dtype=torch.bfloat16)
+    # Dropout reads torch's global state and nothing else does: set it per step, and per rank.
+    torch.manual_seed(derive(settings.seed, "dropout", step, ranks.rank()))
+    frames = job.config.data.window_frames
+    with mixed:
+        return observe(
+            job.model,
+            job.config.objectives,
+            frames=batch.frames[:, :frames],
+            actions=batch.actions[:, :frames],
+            episode=batch.episode,
+            step=batch.step[:, :frames],
+            draw=draws(settings.seed, step, device=device),
+        )
+
+
+def take_step(job: Job, step: int) -> tuple[dict[str, torch.Tensor], Scene]:
+    """One optimiser step; returns the terms (still on the device) and what they were made of."""
+    settings = job.config.train
+    rate = learning_rate(
+        step, job.steps, peak=settings.learning_rate, warmup_share=settings.warmup_share
+    )
+    for group in job.optimizer.param_groups:
+        group["lr"] = rate
+    scene = look(job, job.train(step), step=step)
+    terms = losses(scene)
+    if _diagnoses(job, step):
+        terms |= gradient_cosines(scene)
+    job.optimizer.zero_grad(set_to_none=True)
+    terms["loss"].backward()
+    ranks.average_gradients(job.model)
+    norm = torch.nn.utils.clip_grad_norm_(job.model.parameters(), settings.clip)
+    job.optimizer.step()
+    return terms | {"gradient_norm": norm}, scene
+
+
+def _diagnoses(job: Job, step: int) -> bool:
+    every = job.config.train.diagnose_every
+    return bool(every) and step % every == 0
+
+
+@torch.no_grad()
+def validate(job: Job) -> dict[str, float]:
+    """Mean terms over the first validation batches, in eval mode, and rollout errors."""
+    job.model.eval()
+    sums: dict[str, float] = {}
+    count = min(VALIDATION_BATCHES, job.validation.batches_per_epoch)
+    for number in range(count):
+        batch = job.validation(number)
+        terms = losses(look(job, batch, step=-1 - number))
+        values = {f"validation_{name}": float(term) for name, term in terms.items()}
+        for name, value in (values | rollout_errors(job.model, batch)).items():
+            sums[name] = sums.get(name, 0.0) + value / count
+    job.model.train()
+    return sums
+
+
+class _Stop:
+    """Turns SIGTERM and Ctrl-C into a wish that the loop grants between two steps."""
+
+    def __init__(self) -> None:
+        self.wished = False
+
+    def __enter__(self) -> "_Stop":
+        self._before = {s: signal.signal(s, self._wish) for s in (signal.SIGTERM, signal.SIGINT)}
+        return self
+
+    def _wish(self, number: int, frame: FrameType | None) -> None:
+        self.wished = True
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+
+def train(run: Run, *, resume: bool = False, progress: Progress = silent) -> Path:
+    """Train `run` to its last step; returns the final checkpoint."""
+    config = run.config
+    job = prepare(config, progress=progress)
+    leader = ranks.rank() == 0
+    start = 0
+    if resume and (run.path / "checkpoints" / "latest").exists():
+        start = restore(job.model, job.optimizer, checkpoint=find_checkpoint(run.path))
+    if leader:
+        run.rewind_metrics(start)
+    job.model.train()
+    shared = {"optimizer": job.optimizer, "config": config, "stats": job.stats}
+    saved = run.path / "checkpoints" / f"step-{start:08d}"
+    clock, since = time.monotonic(), start
+    with _Stop() as stop:
+        for step in range(start, job.steps):
+            terms, scene = take_step(job, step)
+            done = step + 1
+            last = done == job.steps or stop.wished
+            if done % config.train.log_every == 0 or last or _diagnoses(job, step):
+                record = _record(job, terms, scene=scene, step=step, saved=saved)
+                elapsed = max(time.monotonic() - clock, 1e-9)
+                frames = config.train.batch * config.data.window_frames * (done - since)
+                record["frames_per_second"] = frames / elapsed
+                clock, since = time.monotonic(), done
+                if done % config.train.validate_every == 0 or done == job.steps:
+                    record |= validate(job)
+                if leader:
+                    run.append_metrics(record)
+                progress(done, job.steps, f"loss {record['loss']:.4f}")
+            else:
+                progress(done, job.steps)
+            if done % config.train.checkpoint_every == 0 or last:
+                if leader:
+                    saved = save_checkpoint(run, job.model, step=done, **shared)
+                if ranks.world_size() > 1:
+                    dist.barrier()
+            if stop.wished and done < job.steps:
+                raise UserError(
+                    f"stopped after step {done} of {job.steps}. "
+                    f"Continue with: sdjepa train --resume {run.path}"
+                )
+    return find_checkpoint(run.path)
+
+
+def _record(
+    job: Job, terms: dict[str, torch.Tensor], *, scene: Scene, step: int, saved: Path
+) -> dict[str, float]:
+    """The numbers of a logged step; a loss that is not finite stops the run before it is saved."""
+    values = torch.stack([term.detach().float() for term in terms.values()])
+    values = ranks.total(values) / ranks.world_size()
+    record = {"step": step + 1} | dict(zip(terms, values.tolist(), strict=True))
+    bad = [name for name, value in record.items() if value != value or abs(value) == float("inf")]
+    if bad:
+        last = f"the last good checkpoint is {saved}" if saved.exists() else "no checkpoint yet"
+        raise UserError(
+            f"{bad[0]} is not finite at step {step + 1}; {last}. "
+            f"Lower train.learning_rate (now {job.config.train.learning_rate})"
+        )
+    record["learning_rate"] = job.optimizer.param_groups[0]["lr"]
+    return record | latent_health(scene)

@@ -1,0 +1,36 @@
+"""The learning rate at a step, and which parameters decay."""
+
+import math
+
+import torch
+
+from sdjepa.config import Train
+from sdjepa.model.world_model import WorldModel
+
+
+def learning_rate(step: int, total: int, *, peak: float, warmup_share: float) -> float:
+    """Linear from 0 over the warm-up, then a cosine to 0 at `total`; the first step has rate 0."""
+    warmup = max(1, int(total * warmup_share))
+    if step < warmup:
+        return peak * step / warmup
+    return peak * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, total - warmup)))
+
+
+def make_optimizer(model: WorldModel, settings: Train) -> torch.optim.AdamW:
+    """AdamW; with `decay_on` = matrices, biases, norms and tables are not decayed."""
+    decayed, free = [], []
+    for name, parameter in model.named_parameters():
+        matrix = parameter.ndim == 2 and not name.startswith("split.")
+        (decayed if matrix or settings.decay_on == "all" else free).append(parameter)
+    groups = [
+        {"params": decayed, "weight_decay": settings.weight_decay},
+        {"params": free, "weight_decay": 0.0},
+    ]
+    fused = next(model.parameters()).is_cuda
+    return torch.optim.AdamW(
+        [group for group in groups if group["params"]],
+        lr=settings.learning_rate,
+        betas=(0.9, settings.beta2),
+        eps=1e-8,
+        fused=fused,
+    )
