@@ -29,7 +29,8 @@ class Collect(Section):
     env: str = "tworoom"
     episodes: int = Field(10_000, ge=1)
     steps: int = Field(100, ge=1)  # environment steps of an episode; frames are one more
-    policy: str = "expert"
+    frames: int = Field(0, ge=0)  # 0 = episodes decide; else as many episodes as make this many
+    policy: str = "auto"  # auto = the environment's first
     noise: float = Field(1.0, ge=0)  # standard deviation added to the expert's action
     size: int = Field(224, ge=8)  # pixels, square
     seed: int = 0
@@ -42,7 +43,9 @@ class Data(Section):
     """Episodes to windows."""
 
     path: str = "data/tworoom"
-    frame_skip: int = Field(5, ge=1)  # environment steps per model step; an action block is this long
+    frame_skip: int = Field(
+        5, ge=1
+    )  # environment steps per model step; an action block is this long
     window_frames: int = Field(4, ge=2)
     tail: Literal["ref", "full"] = "ref"  # ref keeps room for an unused last action block
 
@@ -278,21 +281,35 @@ def resolve(
             )
         _put(tree, key, value)
     for setting in settings:
-        key, sign, text = setting.partition("=")
-        if not sign:
-            raise UserError(f"--set {setting!r} is not of the form section.key=value")
-        _put(tree, key.strip(), _parse_value(text.strip()))
+        _apply(tree, setting)
     config = _validate(tree, source=source)
     departs = [key for key, value in preset.items() if _get(config, key) != value]
     label = f"{name} with other {', '.join(departs)}" if departs else name
     return config.model_copy(update={"rung": label})
 
 
+def change(config: Config, settings: list[str] | tuple[str, ...]) -> Config:
+    """`config` with settings like `plan.cost=full` changed, checked as a whole."""
+    tree = config.model_dump()
+    for setting in settings:
+        _apply(tree, setting)
+    return _validate(tree, source="--set")
+
+
+def _apply(tree: dict[str, Any], setting: str) -> None:
+    key, sign, text = setting.partition("=")
+    if not sign:
+        raise UserError(f"--set {setting!r} is not of the form section.key=value")
+    _put(tree, key.strip(), _parse_value(text.strip()))
+
+
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text())
     except FileNotFoundError:
-        raise UserError(f"no recipe at {path}; `ls recipes` shows the ones that come along") from None
+        raise UserError(
+            f"no recipe at {path}; `ls recipes` shows the ones that come along"
+        ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not valid TOML: {error}") from error
 

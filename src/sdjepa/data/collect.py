@@ -1,0 +1,236 @@
+"""A policy in an environment in, a dataset out; the seed decides every byte, the workers none.
+
+Episode i draws everything from the stream (seed, "episode", i). Workers leave groups of episodes as
+part files under OUT/.collect, each whole or absent; the main process joins them, in order, into the
+dataset. A killed collection is continued by the same command: parts that exist are not made again.
+"""
+
+import functools
+import multiprocessing
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from sdjepa.config import Collect
+from sdjepa.data.writer import Packed, Writer, make_split, pack
+from sdjepa.envs.base import Env, env_class, make
+from sdjepa.errors import UserError
+from sdjepa.runs import Progress, Run, read_json, silent, write_json
+from sdjepa.seeds import numpy_stream
+
+PARTS = ".collect"
+_PART_ROWS = 512  # about; decides what a kill loses and how evenly workers are loaded
+
+
+def collect(settings: Collect, out: Path, *, progress: Progress = silent) -> Path:
+    """Make the dataset `out`, or continue making it."""
+    settings = _complete(settings)
+    if (out / "episodes.h5").exists():
+        raise UserError(f"{out} already holds a dataset; remove it or choose another --out")
+    parts = out / PARTS
+    with Run(parts).lock():
+        _claim(parts, settings)
+        with Writer(out, image_size=settings.size) as writer:
+            reached = _join(settings, parts, writer, progress=progress)
+            split = make_split(
+                settings.episodes,
+                seed=settings.seed,
+                validation=settings.validation_share,
+                test=settings.test_share,
+            )
+            chosen = settings.model_dump(exclude={"workers"})
+            policy = {
+                "name": settings.policy,
+                "noise": settings.noise,
+                "reached_goal_share": sum(map(bool, reached)) / len(reached),
+                "goals_per_episode": sum(reached) / len(reached),
+            }
+            info = {"env": settings.env, "seed": settings.seed, "policy": policy, "collect": chosen}
+            writer.finish(info, split=split)
+    shutil.rmtree(parts)
+    return out
+
+
+def _complete(settings: Collect) -> Collect:
+    """Fill in what the environment decides, and refuse what it cannot do."""
+    env = env_class(settings.env)
+    policy = env.policies[0] if settings.policy == "auto" else settings.policy
+    env.check_policy(policy)
+    if env.max_steps is not None and settings.steps > env.max_steps:
+        raise UserError(
+            f"collect.steps = {settings.steps}: {env.name} gives at most {env.max_steps} in a row"
+        )
+    episodes = settings.episodes
+    if settings.frames:
+        episodes = -(-settings.frames // (settings.steps + 1))
+    # Refuses shares that leave nothing to train on before an hour is spent, not after.
+    make_split(episodes, seed=0, validation=settings.validation_share, test=settings.test_share)
+    return settings.model_copy(update={"policy": policy, "episodes": episodes})
+
+
+def _claim(parts: Path, settings: Collect) -> None:
+    """Remember what is being collected; parts of something else are not continued."""
+    said = settings.model_dump(exclude={"workers"})
+    path = parts / "settings.json"
+    if path.exists():
+        found = read_json(path)
+        for key, value in said.items():
+            if found.get(key) != value:
+                raise UserError(
+                    f"{parts.parent} holds an unfinished collection with {key} = {found.get(key)}, "
+                    f"not {value}; finish that one, or remove {parts}"
+                )
+    write_json(path, said)
+
+
+def _join(settings: Collect, parts: Path, writer: Writer, *, progress: Progress) -> list[int]:
+    """Have every part made and written, in order; how often each episode reached its goal."""
+    size = max(1, _PART_ROWS // (settings.steps + 1))
+    groups = [
+        range(first, min(first + size, settings.episodes))
+        for first in range(0, settings.episodes, size)
+    ]
+    reached: list[int] = []
+    began, fresh = time.monotonic(), 0
+    with _Crew(settings, num_groups=len(groups)) as crew:
+        jobs = [
+            crew.submit(_make_part, settings, group, parts / f"part-{i:06d}.npz")
+            for i, group in enumerate(groups)
+        ]
+        for group, job in zip(groups, jobs, strict=True):
+            path, made = crew.wait(job)
+            rows = 0
+            for episode, goals in _read_part(path):
+                writer.add(episode)
+                reached.append(goals)
+                rows += len(episode.frames)
+            fresh += rows * made
+            rate = fresh / max(time.monotonic() - began, 1e-9)
+            progress(group.stop, settings.episodes, f"{rate:,.0f} frames/s")
+    return reached
+
+
+class _Crew:
+    """Worker processes, or this process where one is enough."""
+
+    def __init__(self, settings: Collect, *, num_groups: int) -> None:
+        self._size = min(settings.workers or os.cpu_count() or 1, num_groups)
+        self._pool: ProcessPoolExecutor | None = None
+
+    def __enter__(self) -> "_Crew":
+        if self._size > 1:
+            # forkserver: torch is imported once, children are forked from a process that holds no
+            # threads, no GL context and no GPU.
+            context = multiprocessing.get_context("forkserver")
+            context.set_forkserver_preload(["sdjepa.data.collect"])
+            self._pool = ProcessPoolExecutor(
+                self._size, mp_context=context, initializer=_one_thread
+            )
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def submit(
+        self, work: Callable[..., tuple[Path, bool]], *arguments: Any
+    ) -> Future[tuple[Path, bool]] | Callable[[], tuple[Path, bool]]:
+        if self._pool is None:
+            return functools.partial(work, *arguments)
+        return self._pool.submit(work, *arguments)
+
+    def wait(
+        self, job: Future[tuple[Path, bool]] | Callable[[], tuple[Path, bool]]
+    ) -> tuple[Path, bool]:
+        try:
+            return job.result() if isinstance(job, Future) else job()
+        except BrokenProcessPool as error:
+            raise UserError(
+                "a worker was killed, perhaps for lack of memory; run the same command again to "
+                "continue, with fewer --workers if it happens twice"
+            ) from error
+
+
+def _one_thread() -> None:
+    # Sixteen workers with sixteen threads each stand still.
+    torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = "1"
+
+
+@functools.cache
+def _env(name: str) -> Env:
+    """A process makes its environment once."""
+    return make(name)
+
+
+def _make_part(settings: Collect, group: range, path: Path) -> tuple[Path, bool]:
+    """Record the episodes of `group` into `path`; says whether that was still to do."""
+    if path.exists():
+        return path, False
+    env = _env(settings.env)
+    arrays: dict[str, np.ndarray] = {}
+    for place, episode in enumerate(group):
+        packed, goals = record(env, settings, episode)
+        for name, values in packed.columns.items():
+            arrays[f"{place}/column/{name}"] = values
+        arrays[f"{place}/frames"] = np.frombuffer(b"".join(packed.frames), np.uint8)
+        arrays[f"{place}/sizes"] = np.array([len(frame) for frame in packed.frames])
+        arrays[f"{place}/digests"] = packed.digests
+        arrays[f"{place}/goals"] = np.array(goals)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with temporary.open("wb") as file:
+            np.savez(file, allow_pickle=False, **arrays)
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise UserError(
+            f"could not write {path}: {error.strerror}; free some space and run the same command "
+            "again, it continues"
+        ) from error
+    return path, True
+
+
+def _read_part(path: Path) -> Iterator[tuple[Packed, int]]:
+    with np.load(path) as arrays:
+        names = [name.split("/", 1) for name in arrays.files]
+        for place in range(1 + max(int(head) for head, _ in names)):
+            blob = arrays[f"{place}/frames"].tobytes()
+            ends = np.cumsum(arrays[f"{place}/sizes"]).tolist()
+            starts = [0, *ends[:-1]]
+            columns = {
+                tail.removeprefix("column/"): arrays[f"{place}/{tail}"]
+                for head, tail in names
+                if head == str(place) and tail.startswith("column/")
+            }
+            frames = [blob[start:end] for start, end in zip(starts, ends, strict=True)]
+            digests = arrays[f"{place}/digests"]
+            yield Packed(columns, frames, digests), int(arrays[f"{place}/goals"])
+
+
+def record(env: Env, settings: Collect, episode: int) -> tuple[Packed, int]:
+    """Episode number `episode` of the dataset, and on how many of its rows a goal was reached."""
+    rng = numpy_stream(settings.seed, "episode", episode)
+    env.reset(rng)
+    policy = env.policy(settings.policy, noise=settings.noise, rng=rng)
+    rows, actions, frames, goals = [], [], [], 0
+    while True:
+        rows.append(env.observe())
+        frames.append(env.render(settings.size))
+        goals += env.solved()
+        action = policy() if len(actions) < settings.steps else None
+        if action is None:
+            break
+        actions.append(np.asarray(action, dtype=np.float32))
+        env.step(actions[-1])
+    actions.append(np.full(env.action_dim, np.nan, dtype=np.float32))
+    columns = {name: np.stack([row[name] for row in rows]) for name in env.state_columns}
+    return pack({"action": np.stack(actions), **columns}, frames), goals

@@ -1,0 +1,202 @@
+"""Episodes in, a dataset directory out: DIR/episodes.h5 and DIR/dataset.json, whole or not at all.
+
+The HDF5 layout is LeWM's: one flat dataset per column, `ep_len` and `ep_offset` beside them, frames
+one per chunk. Chunks are zstd frames under HDF5's registered filter number, coded and decoded by
+the `zstandard` package, so neither end needs an HDF5 plug-in; programs that have one read them too.
+"""
+
+import contextlib
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import h5py
+import numpy as np
+import zstandard
+from jaxtyping import UInt8
+
+from sdjepa.errors import UserError
+from sdjepa.runs import provenance, write_json
+from sdjepa.seeds import numpy_stream
+
+ZSTD_FILTER = 32015  # HDF5's registered number for zstd
+ZSTD_LEVEL = 3
+FORMAT = 1
+FILE = "episodes.h5"
+CARD = "dataset.json"
+SPLITS = ("train", "validation", "test")
+
+
+@dataclass(frozen=True)
+class Packed:
+    """One episode, its frames already compressed."""
+
+    columns: Mapping[str, np.ndarray]  # every recorded column but pixels; rows first
+    frames: Sequence[bytes]
+    digests: UInt8[np.ndarray, "rows 32"]  # SHA-256 of every raw frame
+
+
+def pack(columns: Mapping[str, np.ndarray], frames: Sequence[UInt8[np.ndarray, "h w 3"]]) -> Packed:
+    """Compress one episode's frames and hash them."""
+    coder = zstandard.ZstdCompressor(level=ZSTD_LEVEL)
+    raw = [np.ascontiguousarray(frame).data for frame in frames]
+    digests = b"".join(hashlib.sha256(frame).digest() for frame in raw)
+    return Packed(
+        columns=columns,
+        frames=[coder.compress(frame) for frame in raw],
+        digests=np.frombuffer(digests, np.uint8).reshape(len(raw), 32),
+    )
+
+
+class Writer:
+    """Writes one dataset; leaving the block without `finish` leaves nothing behind."""
+
+    def __init__(self, out: Path, *, image_size: int) -> None:
+        if (out / FILE).exists():
+            raise UserError(f"{out} already holds a dataset; remove it or choose another --out")
+        self._out = out
+        self._size = image_size
+        self._temporary = out / f".{FILE}.partial"
+        self._lengths: list[int] = []
+        self._columns: dict[str, list[np.ndarray]] = {}
+        self._digests: list[np.ndarray] = []
+
+    def __enter__(self) -> "Writer":
+        self._out.mkdir(parents=True, exist_ok=True)
+        # v110: the chunks of a growing dataset are found through an array, not a tree.
+        self._file = h5py.File(self._temporary, "w", libver=("v110", "v110"))
+        shape = (1, self._size, self._size, 3)
+        self._pixels = _frame_dataset(self._file, shape)
+        self._rows = 0
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with contextlib.suppress(OSError, RuntimeError):  # a full disk also fails the closing flush
+            self._file.close()
+        self._temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise UserError(
+                f"could not write {self._out / FILE}: {error.strerror or error}; free some space "
+                "and run the same command again"
+            ) from error
+
+    def add(self, episode: Packed) -> None:
+        """Append one episode."""
+        rows = len(episode.frames)
+        for name, values in episode.columns.items():
+            assert len(values) == rows, f"{name} has {len(values)} rows for {rows} frames"
+            self._columns.setdefault(name, []).append(np.asarray(values))
+        self._pixels.resize(self._rows + rows, axis=0)
+        for i, chunk in enumerate(episode.frames):
+            self._pixels.id.write_direct_chunk((self._rows + i, 0, 0, 0), chunk)
+        self._digests.append(episode.digests)
+        self._lengths.append(rows)
+        self._rows += rows
+
+    def finish(self, info: Mapping[str, Any], *, split: Mapping[str, Any]) -> Path:
+        """Write the columns and the description, and give the dataset its name."""
+        columns = {name: np.concatenate(parts) for name, parts in self._columns.items()}
+        lengths = np.asarray(self._lengths)
+        columns["episode_idx"] = np.repeat(np.arange(len(lengths), dtype=np.int64), lengths)
+        columns["step_idx"] = np.concatenate([np.arange(n, dtype=np.int64) for n in lengths])
+        for name, values in columns.items():
+            self._file.create_dataset(name, data=values)
+        self._file.create_dataset("ep_len", data=lengths.astype(np.int32))
+        offsets = np.concatenate([[0], np.cumsum(lengths)[:-1]]).astype(np.int64)
+        self._file.create_dataset("ep_offset", data=offsets)
+        self._file.close()
+        described = {name: describe(values) for name, values in columns.items()}
+        pixels = hashlib.sha256(np.concatenate(self._digests).tobytes()).hexdigest()
+        described["pixels"] = {
+            "dtype": "uint8",
+            "shape": [self._size, self._size, 3],
+            "sha256": pixels,
+            "sha256_of": "the SHA-256 digests of the raw frames, in row order",
+        }
+        record = {
+            "format": FORMAT,
+            **info,
+            "num_episodes": len(lengths),
+            "num_rows": int(lengths.sum()),
+            "image_size": self._size,
+            "action_dim": int(columns["action"].shape[1]),
+            "columns": described,
+            "action": action_moments(columns["action"], train_rows(lengths, split["train"])),
+            "split": dict(split),
+            **provenance(),
+        }
+        write_json(self._out / CARD, record)
+        self._temporary.replace(self._out / FILE)
+        return self._out
+
+
+def _frame_dataset(file: h5py.File, chunk: tuple[int, int, int, int]) -> h5py.Dataset:
+    settings = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    settings.set_chunk(chunk)
+    # Optional, or HDF5 would look for a plug-in that only its own coding path needs.
+    settings.set_filter(ZSTD_FILTER, h5py.h5z.FLAG_OPTIONAL, (ZSTD_LEVEL,))
+    space = h5py.h5s.create_simple((0, *chunk[1:]), (h5py.h5s.UNLIMITED, *chunk[1:]))
+    kind = h5py.h5t.NATIVE_UINT8
+    return h5py.Dataset(h5py.h5d.create(file.id, b"pixels", kind, space, settings))
+
+
+def describe(values: np.ndarray) -> dict[str, Any]:
+    """Schema, checksum and statistics of a column; NaN rows are left out of the statistics."""
+    record: dict[str, Any] = {
+        "dtype": str(values.dtype),
+        "shape": list(values.shape[1:]),
+        "sha256": hashlib.sha256(np.ascontiguousarray(values).data).hexdigest(),
+    }
+    if values.dtype.kind in "fiub":
+        flat = values.reshape(len(values), -1).astype(np.float64)
+        whole = flat[~np.isnan(flat).any(axis=1)]
+        if len(whole):
+            record["statistics"] = {
+                "mean": whole.mean(0),
+                "std": whole.std(0),
+                "min": whole.min(0),
+                "max": whole.max(0),
+            }
+    return record
+
+
+def train_rows(lengths: np.ndarray, train: Sequence[int]) -> np.ndarray:
+    """Which rows belong to training episodes."""
+    chosen = np.zeros(len(lengths), dtype=bool)
+    chosen[np.asarray(train, dtype=np.int64)] = True
+    return np.repeat(chosen, lengths)
+
+
+def action_moments(action: np.ndarray, rows: np.ndarray) -> dict[str, list[float]]:
+    """Mean and population standard deviation over the NaN-free training rows."""
+    kept = action[rows].astype(np.float64)
+    kept = kept[~np.isnan(kept).any(axis=1)]
+    if not len(kept):
+        raise UserError("no training row has an action; collect more or longer episodes")
+    return {"mean": kept.mean(0).tolist(), "std": kept.std(0).tolist()}
+
+
+def make_split(num_episodes: int, *, seed: int, validation: float, test: float) -> dict[str, Any]:
+    """A seeded split by episode; of three or more, every share above 0 gets at least one."""
+    order = numpy_stream(seed, "split").permutation(num_episodes)
+    counts = [
+        0 if share == 0 or num_episodes < 3 else max(1, round(share * num_episodes))
+        for share in (validation, test)
+    ]
+    if sum(counts) >= num_episodes and num_episodes:
+        raise UserError(f"{num_episodes} episodes leave none for training; collect more")
+    ends = np.cumsum(counts)
+    parts = {
+        "validation": order[: ends[0]],
+        "test": order[ends[0] : ends[1]],
+        "train": order[ends[1] :],
+    }
+    return {"seed": seed} | {name: sorted(parts[name].tolist()) for name in SPLITS}

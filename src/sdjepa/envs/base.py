@@ -1,0 +1,138 @@
+"""Where episodes come from: everything that is known about a task, and by nobody else.
+
+An `Env` is one simulated scene: its state can be set from recorded columns, it steps, draws itself,
+measures its distance to a goal and says when the benchmark calls it solved. The same class knows,
+without a simulator, what the recorded columns mean: progress measures, events and a path to draw.
+Simulators are imported when an environment is made, never when this module is.
+"""
+
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import ClassVar
+
+import numpy as np
+from jaxtyping import Float, Int, UInt8
+
+from sdjepa.errors import UserError
+
+Columns = Mapping[str, np.ndarray]
+# The raw action for the environment's present state; None ends the episode.
+Policy = Callable[[], np.ndarray | None]
+
+NATIVE_SIZE = 224  # pixels; the benchmark's own picture, from which smaller ones are reduced
+_CLASSES = {"tworoom": "tworoom:TwoRoom"}
+NAMES: tuple[str, ...] = tuple(_CLASSES)
+
+
+class Env(ABC):
+    """One simulated environment; a row is a mapping from recorded column to its value."""
+
+    name: ClassVar[str]
+    action_dim: ClassVar[int]
+    policies: ClassVar[tuple[str, ...]]  # the first is the default
+    state_columns: ClassVar[dict[str, tuple[int, ...]]]  # recorded beside pixels and action: shape
+    signature: ClassVar[
+        tuple[str, int]
+    ]  # a column and its width that only this environment records
+    max_steps: ClassVar[int | None] = None  # longest episode the simulator can give
+    action_low: np.ndarray
+    action_high: np.ndarray
+
+    @abstractmethod
+    def reset(self, rng: np.random.Generator) -> None:
+        """Draw a scene; it depends on `rng` and on nothing else."""
+
+    @abstractmethod
+    def set_state(self, row: Columns) -> None:
+        """Go exactly to a recorded state."""
+
+    @abstractmethod
+    def set_goal(self, row: Columns) -> None:
+        """Make the state of `row` the goal; its names carry no `goal_` prefix."""
+
+    @abstractmethod
+    def step(self, action: Float[np.ndarray, "action"]) -> None:
+        """Advance by one raw action, clipped only as the benchmark clips."""
+
+    @abstractmethod
+    def observe(self) -> dict[str, np.ndarray]:
+        """The recorded columns of the present state."""
+
+    @abstractmethod
+    def frame(self) -> UInt8[np.ndarray, "224 224 3"]:
+        """The benchmark's own picture of the present state."""
+
+    @abstractmethod
+    def distance(self) -> float:
+        """How far the goal is, in the benchmark's own unit."""
+
+    @abstractmethod
+    def solved(self) -> bool:
+        """The benchmark's own success test on the present state."""
+
+    @abstractmethod
+    def policy(self, name: str, *, noise: float, rng: np.random.Generator) -> Policy:
+        """A policy for the episode that begins at the present state."""
+
+    def render(self, size: int) -> UInt8[np.ndarray, "size size 3"]:
+        """The benchmark's picture, reduced to `size` pixels by area averaging."""
+        frame = self.frame()
+        if size == NATIVE_SIZE:
+            return frame
+        if size > NATIVE_SIZE:
+            raise UserError(f"size {size} exceeds the environment's {NATIVE_SIZE} pixels")
+        import cv2
+
+        return cv2.resize(frame, (size, size), interpolation=cv2.INTER_AREA)
+
+    def close(self) -> None:  # noqa: B027 (most environments hold nothing to give back)
+        """Give back what the simulator holds."""
+
+    @classmethod
+    @abstractmethod
+    def measures(cls, columns: Columns) -> dict[str, Float[np.ndarray, "rows"]]:
+        """How far along an episode is, row by row; the most goal-like measure first."""
+
+    @classmethod
+    @abstractmethod
+    def events(cls, columns: Columns) -> dict[str, Int[np.ndarray, "events"]]:
+        """Rows of an episode at which something has just happened."""
+
+    @classmethod
+    @abstractmethod
+    def path(cls, columns: Columns) -> Float[np.ndarray, "rows 2"]:
+        """Where the episode went, as points to draw."""
+
+    @classmethod
+    def check_policy(cls, name: str) -> None:
+        if name not in cls.policies:
+            raise UserError(f"{cls.name} has no policy {name!r}; it has {', '.join(cls.policies)}")
+
+
+def env_class(name: str) -> type[Env]:
+    """The environment's class, without starting a simulator."""
+    if name not in _CLASSES:
+        raise UserError(f"unknown environment {name!r}; there are {', '.join(NAMES)}")
+    module, _, leaf = _CLASSES[name].partition(":")
+    return getattr(importlib.import_module(f"sdjepa.envs.{module}"), leaf)
+
+
+def make(name: str) -> Env:
+    """One environment, ready to reset."""
+    return env_class(name)()
+
+
+def guess(shapes: Mapping[str, tuple[int, ...]]) -> str:
+    """The environment whose recording has columns of these shapes; "unknown" where none fits."""
+    for name in NAMES:
+        column, width = env_class(name).signature
+        if shapes.get(column) == (width,):
+            return name
+    return "unknown"
+
+
+def speed(positions: Float[np.ndarray, "rows dim"]) -> Float[np.ndarray, "rows"]:
+    """Distance covered since the previous row; 0 at the first."""
+    steps = np.linalg.norm(np.diff(positions.astype(np.float64), axis=0), axis=-1)
+    return np.concatenate([np.zeros(min(1, len(positions))), steps])

@@ -1,0 +1,127 @@
+"""The on-disk format: foreign files are read as they are, damaged ones are refused in one line."""
+
+import json
+import shutil
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from sdjepa.config import Collect
+from sdjepa.data.collect import collect
+from sdjepa.data.episodes import Episodes
+from sdjepa.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory) -> Path:
+    settings = Collect(env="tworoom", episodes=4, steps=12, size=16, workers=1)
+    return collect(settings, tmp_path_factory.mktemp("data") / "set")
+
+
+def foreign(path: Path, *, size: int = 8, lengths: tuple[int, ...] = (5, 3, 4), **changes) -> Path:
+    """A file as LeWM's collector would write it; `changes` replace or (None) remove columns."""
+    rows = sum(lengths)
+    rng = np.random.default_rng(0)
+    columns = {
+        "pixels": rng.integers(0, 255, (rows, size, size, 3), dtype=np.uint8),
+        "action": rng.normal(size=(rows, 2)).astype(np.float32),
+        "proprio": rng.normal(size=(rows, 2)),
+        "ep_idx": np.repeat(np.arange(len(lengths)), lengths),
+        "ep_len": np.array(lengths, dtype=np.int32),
+        "ep_offset": np.cumsum((0, *lengths[:-1])),
+        **changes,
+    }
+    with h5py.File(path, "w") as file:
+        for name, values in columns.items():
+            if values is not None:
+                file.create_dataset(name, data=values)
+    return path
+
+
+def test_a_foreign_file_is_read_without_a_description(tmp_path):
+    path = foreign(tmp_path / "a.h5", **{"privileged/block_0_pos": np.zeros((12, 3))})
+    with Episodes.open(path) as episodes, h5py.File(path) as file:
+        assert episodes.env == "tworoom"
+        assert np.array_equal(episodes.frames([11, 2]), file["pixels"][:][[11, 2]])
+        assert np.array_equal(np.flatnonzero(np.isnan(episodes.column("action"))[:, 0]), [4, 7, 11])
+        assert episodes.column("episode_idx").tolist() == [0] * 5 + [1] * 3 + [2] * 4
+        assert episodes.column("privileged_block_0_pos").shape == (12, 3)
+        assert episodes.rows(1) == slice(5, 8)
+
+
+@pytest.mark.parametrize("chunks", [None, (4, 8, 8, 3), (1, 8, 8, 3)])
+@pytest.mark.parametrize("compression", [None, "gzip"])
+def test_other_storage_of_frames_gives_the_same_frames(tmp_path, chunks, compression):
+    path = foreign(tmp_path / "a.h5")
+    with h5py.File(path, "r+") as file:
+        wanted = file["pixels"][:]
+        del file["pixels"]
+        if compression and chunks is None:
+            chunks = True
+        file.create_dataset("pixels", data=wanted, chunks=chunks, compression=compression)
+    with Episodes.open(path) as episodes:
+        assert np.array_equal(episodes.frames([3, 4, 5, 9, 0, 3]), wanted[[3, 4, 5, 9, 0, 3]])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"pixels": None}, "no column 'pixels'"),
+        ({"action": None}, "no column 'action'"),
+        ({"ep_len": None}, "no column 'ep_len'"),
+        ({"pixels": np.zeros((12, 8, 8, 3), np.float32)}, "float32.*needed uint8"),
+        ({"action": np.zeros((12, 2), np.int32)}, "int32.*needed float"),
+        ({"proprio": np.zeros((11, 2))}, "proprio has 11 rows, pixels 12"),
+        ({"ep_len": np.array([5, 3, 9])}, "reach row 17 of 12"),
+    ],
+)
+def test_a_file_that_is_no_dataset_is_refused_in_one_line(tmp_path, changes, message):
+    with pytest.raises(UserError, match=message) as error:
+        Episodes.open(foreign(tmp_path / "a.h5", **changes))
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_dataset_names_the_command_that_makes_one(tmp_path):
+    with pytest.raises(UserError, match="sdjepa collect ENV --out"):
+        Episodes.open(tmp_path / "nothing")
+    with pytest.raises(UserError, match="sdjepa collect ENV --out"):
+        Episodes.open(tmp_path)
+
+
+@pytest.mark.parametrize("kept", [0.2, 0.6, 0.99])
+def test_a_truncated_file_is_refused_in_one_line(dataset, tmp_path, kept):
+    copy = tmp_path / "set"
+    shutil.copytree(dataset, copy)
+    data = (copy / "episodes.h5").read_bytes()
+    (copy / "episodes.h5").write_bytes(data[: int(kept * len(data))])
+    with pytest.raises(UserError, match="truncated") as error:
+        Episodes.open(copy)
+    assert "\n" not in str(error.value)
+
+
+def test_a_damaged_frame_is_the_users_to_know(dataset, tmp_path):
+    copy = tmp_path / "set"
+    shutil.copytree(dataset, copy)
+    with h5py.File(copy / "episodes.h5", "r+") as file:
+        file["pixels"].id.write_direct_chunk((3, 0, 0, 0), b"no zstd frame")
+    with Episodes.open(copy) as episodes:
+        episodes.frames([2])
+        with pytest.raises(UserError, match="damaged"):
+            episodes.frames([2, 3])
+
+
+def test_an_unknown_column_is_answered_with_the_known_ones(dataset):
+    with Episodes.open(dataset) as episodes, pytest.raises(UserError, match="pos_target"):
+        episodes.column("qpos")
+
+
+def test_the_description_says_what_the_file_holds(dataset):
+    info = json.loads((dataset / "dataset.json").read_text())
+    with h5py.File(dataset / "episodes.h5") as file:
+        rows = set(file) - {"ep_len", "ep_offset"}
+        assert set(info["columns"]) == rows
+        for name in rows:
+            assert list(file[name].shape[1:]) == info["columns"][name]["shape"]
+            assert str(file[name].dtype) == info["columns"][name]["dtype"]

@@ -1,0 +1,119 @@
+"""Two-Room is the benchmark's Two-Room: same success, same picture, same expert."""
+
+import numpy as np
+import pytest
+
+from sdjepa.envs import base
+from sdjepa.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def env():
+    return base.make("tworoom")
+
+
+def test_solved_is_the_simulators_own_termination(env):
+    rng = np.random.default_rng(0)
+    both = set()
+    for _ in range(40):
+        env.reset(rng)
+        env.set_goal({"proprio": env.observe()["proprio"] + rng.uniform(-14, 14, 2)})
+        *_, terminated, _, info = env._env.step(rng.uniform(-1, 1, 2))
+        assert env.solved() == terminated
+        assert env.distance() == pytest.approx(info["distance_to_target"], abs=0)
+        both.add(terminated)
+    assert both == {True, False}
+
+
+def test_the_windowed_picture_is_the_simulators_within_a_grey_level(env):
+    rng = np.random.default_rng(1)
+    differ = []
+    for _ in range(60):
+        env.reset(rng)
+        gap = np.abs(env.frame().astype(int) - env._env.render().astype(int))
+        assert gap.max() <= 1
+        differ.append((gap > 0).mean())
+    assert np.mean(differ) < 1e-3
+
+
+def test_a_recorded_state_is_restored_exactly(env):
+    rng = np.random.default_rng(2)
+    env.reset(rng)
+    row, frame = env.observe(), env.frame()
+    action = np.array([0.3, -0.9], dtype=np.float32)
+    env.step(action)
+    after = env.observe()
+    env.reset(rng)
+    env.set_state(row)
+    assert np.array_equal(env.frame(), frame)
+    env.step(action)
+    assert np.array_equal(env.observe()["proprio"], after["proprio"])
+
+
+def test_the_noiseless_expert_reaches_every_target_through_the_door(env):
+    rng = np.random.default_rng(3)
+    for _ in range(20):
+        env.reset(rng)
+        policy = env.policy("expert", noise=0.0, rng=rng)
+        for _ in range(80):
+            if env.solved():
+                break
+            env.step(policy())
+        assert env.solved()
+
+
+def test_a_reached_target_is_replaced_by_another(env):
+    rng = np.random.default_rng(4)
+    env.reset(rng)
+    env.set_goal(env.observe())
+    policy = env.policy("expert", noise=0.0, rng=rng)
+    before = env.observe()["pos_target"]
+    policy()
+    assert not np.array_equal(env.observe()["pos_target"], before)
+
+
+def test_a_smaller_picture_keeps_the_mean_colour(env):
+    env.reset(np.random.default_rng(5))
+    small, large = env.render(64), env.render(224)
+    assert small.shape == (64, 64, 3)
+    assert np.allclose(small.mean((0, 1)), large.mean((0, 1)), atol=0.6)
+
+
+def test_door_events_are_the_rows_just_after_a_change_of_room():
+    kind = base.env_class("tworoom")
+    x = np.array([90.0, 100, 111, 114, 120, 113, 110])
+    columns = {
+        "proprio": np.stack([x, np.full(7, 49.0)], 1),
+        "pos_target": np.tile([60.0, 49.0], (7, 1)),
+    }
+    assert kind.events(columns)["door"].tolist() == [3, 6]
+    measures = kind.measures(columns)
+    assert next(iter(measures)) == "agent_target_dist"
+    assert measures["agent_target_dist"].tolist() == [30, 40, 51, 54, 60, 53, 50]
+    assert measures["agent_speed"].tolist() == [0, 10, 11, 3, 6, 7, 3]
+
+
+def test_unknown_names_are_answered_with_the_known_ones(env):
+    with pytest.raises(UserError, match="tworoom"):
+        base.make("threeroom")
+    with pytest.raises(UserError, match="expert, random"):
+        env.policy("exprt", noise=0, rng=np.random.default_rng(0))
+
+
+@pytest.mark.slow
+def test_the_expert_is_the_librarys_expert_and_the_real_package_still_imports(env):
+    """Loading one module alone must leave the whole package importable afterwards."""
+    from stable_worldmodel.envs.two_room import ExpertPolicy
+
+    theirs = ExpertPolicy(action_noise=0.0)
+    theirs.action_repeat_prob = 0.0
+    rng = np.random.default_rng(6)
+    for _ in range(50):
+        env.reset(rng)
+        if env.solved():
+            continue
+        row = env.observe()
+        theirs.set_env(env._env)
+        wanted = theirs.get_action({"state": row["state"], "goal_state": row["pos_target"]})
+        got = env.policy("expert", noise=0.0, rng=rng)()
+        assert np.allclose(got, wanted, atol=1e-6)
