@@ -1,0 +1,228 @@
+"""A run comes in, one JSON file per diagnostic goes out.
+
+Episodes are encoded once into a trace, kept beside the results, and every diagnostic reads the
+trace. A baseline given as `against` is traced on the same episodes and read the same way.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from sdjepa.compass.correlation import correlation
+from sdjepa.compass.course import course
+from sdjepa.compass.probe import probe
+from sdjepa.compass.published import published
+from sdjepa.compass.reader import Reader, action_blocks, encode_rows, foresee
+from sdjepa.compass.result import Diagnosis, rounded
+from sdjepa.compass.trace import EpisodeTrace, Trace, load, save
+from sdjepa.config import Config
+from sdjepa.data.episodes import Episodes, Split
+from sdjepa.envs.base import env_class
+from sdjepa.errors import UserError
+from sdjepa.runs import Progress, Run, provenance, silent, write_json
+from sdjepa.seeds import numpy_stream
+from sdjepa.train.checkpoint import Checkpoint, load_checkpoint
+
+STAND_IN = 2  # a model without a progress part is read through this many first coordinates
+MIN_EPISODES = 3
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a diagnostic may use."""
+
+    trace: Trace
+    reader: Reader
+    episodes: Episodes
+    seed: int
+    against: Trace | None
+
+
+DIAGNOSTICS: dict[str, Callable[[Case], Diagnosis]] = {
+    "course": lambda case: course(case.trace),
+    "correlation": lambda case: correlation(case.trace, seed=case.seed),
+    "probe": lambda case: probe(case.trace, seed=case.seed, against=case.against),
+}
+
+
+def compass(
+    run: Run,
+    *,
+    data: Path | None = None,
+    only: Sequence[str] = (),
+    episodes: int | None = None,
+    seed: int | None = None,
+    split: Split | None = None,
+    against: Path | None = None,
+    progress: Progress = silent,
+) -> list[Path]:
+    """Write RUN/compass/<diagnostic>.json for every diagnostic, or those in `only`."""
+    names = _chosen(only)
+    checkpoint = load_checkpoint(run.path, device=_device())
+    baseline = load_checkpoint(against, device=_device()) if against else None
+    config = checkpoint.config
+    split = split or config.compass.split
+    seed = config.compass.seed if seed is None else seed
+    wanted = config.compass.episodes if episodes is None else episodes
+    with Episodes.open(data or Path(config.data.path)) as source:
+        chosen = choose(source, config, split=split, count=wanted, seed=seed)
+        k = config.model.k or STAND_IN
+        folder = run.path / "compass"
+        trace = read_trace(
+            checkpoint, source, chosen, k=k, keep=folder / "trace.npz", progress=progress
+        )
+        other = None
+        if baseline:
+            keep = folder / "trace-against.npz"
+            other = read_trace(baseline, source, chosen, k=k, keep=keep, progress=progress)
+        case = Case(trace, Reader(checkpoint.model), source, seed, other)
+        facts = {
+            "config": config.model_dump(),
+            "checkpoint_step": checkpoint.step,
+            "env": source.env,
+            "split": split,
+            "split_hash": source.split_hash,
+            "episodes": chosen,
+            "seed": seed,
+            "stand_in": trace.stand_in,
+            **provenance(),
+        }
+        written = []
+        for number, name in enumerate(names):
+            progress(number, len(names), name)
+            record = _record(DIAGNOSTICS[name](case), facts)
+            record["published"] = published(
+                name, source.env, config=config, episodes=len(chosen), split=split
+            )
+            if baseline and other:
+                beside = Case(other, Reader(baseline.model), source, seed, None)
+                found = DIAGNOSTICS[name](beside)
+                record["against"] = {"run": str(against), **_outcome(found)}
+            written.append(write_json(folder / f"{name}.json", rounded(record)))
+        progress(len(names), len(names), "done")
+    return written
+
+
+def choose(source: Episodes, config: Config, *, split: Split, count: int, seed: int) -> list[int]:
+    """Episodes to trace, drawn once from one side of the split; too short ones are left out."""
+    shortest = config.data.frame_skip * (config.model.history + 2)
+    able = [int(e) for e in source.episode_ids(split) if source.lengths[e] >= shortest]
+    if len(able) < MIN_EPISODES:
+        raise UserError(
+            f"{source.path} has {len(able)} {split} episodes of at least {shortest} frames, the "
+            f"compass needs {MIN_EPISODES}; collect more, or use --split train"
+        )
+    rng = numpy_stream(seed, "compass", "episodes")
+    return sorted(rng.permutation(able)[:count].tolist())
+
+
+def read_trace(
+    checkpoint: Checkpoint,
+    source: Episodes,
+    chosen: Sequence[int],
+    *,
+    k: int,
+    keep: Path | None = None,
+    progress: Progress = silent,
+) -> Trace:
+    """The trace of `chosen`, from `keep` when it was made from the same things."""
+    config = checkpoint.config
+    if source.image_size != config.model.image_size:
+        raise UserError(
+            f"{source.path} has frames of {source.image_size} pixels, the model reads "
+            f"{config.model.image_size}; give its own data with --data"
+        )
+    key = _trace_key(checkpoint, source, chosen, k)
+    found = load(keep, key=key) if keep else None
+    if found:
+        return found
+    reader, skip, history = Reader(checkpoint.model), config.data.frame_skip, config.model.history
+    latents = encode_rows(
+        lambda rows: source.frames(np.arange(rows.start, rows.stop)),
+        [source.rows(e) for e in chosen],
+        encode=reader.encode,
+        batch=reader.batch,
+        progress=progress,
+    )
+    blocks = [
+        action_blocks(
+            source.column("action")[source.rows(e)],
+            frame_skip=skip,
+            mean=checkpoint.stats.mean,
+            std=checkpoint.stats.std,
+        )
+        for e in chosen
+    ]
+    steps = [z[np.arange(len(a)) * skip] for z, a in zip(latents, blocks, strict=True)]
+    foreseen = foresee(reader, steps, blocks, history=history)
+    knows = env_class(source.env)
+    traced = []
+    for e, z, a, (predicted, rollouts) in zip(chosen, latents, blocks, foreseen, strict=True):
+        columns = source.episode(e)
+        traced.append(
+            EpisodeTrace(
+                index=int(e),
+                latents=z,
+                actions=a,
+                predicted=predicted,
+                rollouts=rollouts,
+                measures=knows.measures(columns),
+                events=knows.events(columns),
+                path=knows.path(columns),
+                k=k,
+                frame_skip=skip,
+            )
+        )
+    trace = Trace(
+        env=source.env,
+        k=k,
+        stand_in=config.model.k == 0,
+        frame_skip=skip,
+        history=history,
+        episodes=tuple(traced),
+    )
+    if keep:
+        save(trace, keep, key=key)
+    return trace
+
+
+def _trace_key(checkpoint: Checkpoint, source: Episodes, chosen: Sequence[int], k: int) -> str:
+    weights = hashlib.sha256((checkpoint.path / "model.safetensors").read_bytes()).hexdigest()
+    facts = [weights, str(source.path), source.split_hash, source.num_rows, list(chosen), k]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+
+
+def _chosen(only: Sequence[str]) -> list[str]:
+    unknown = [name for name in only if name not in DIAGNOSTICS]
+    if unknown:
+        raise UserError(f"no diagnostic {unknown[0]!r}; there are {', '.join(DIAGNOSTICS)}")
+    return [name for name in DIAGNOSTICS if not only or name in only]
+
+
+def _device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _record(found: Diagnosis, facts: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "diagnostic": found.diagnostic,
+        "title": found.title,
+        "question": found.question,
+        **_outcome(found),
+        **facts,
+    }
+
+
+def _outcome(found: Diagnosis) -> dict[str, Any]:
+    return {
+        "status": found.status,
+        "verdict": found.verdict,
+        "results": found.results,
+        "nulls": found.nulls,
+    }
