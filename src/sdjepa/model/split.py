@@ -52,7 +52,10 @@ class Split(nn.Module):
         """The latent with these parts."""
         latents = torch.cat([parts.progress, parts.content], dim=-1)
         rotation = self.rotation()
-        return latents if rotation is None else latents @ rotation
+        if rotation is None:
+            return latents
+        with torch.autocast(latents.device.type, enabled=False):
+            return latents.float() @ rotation
 
 
 def angle(progress: Float[Tensor, "*shape k"]) -> Float[Tensor, "*shape"]:

@@ -9,8 +9,11 @@ from sdjepa.model.world_model import WorldModel
 
 
 def learning_rate(step: int, total: int, *, peak: float, warmup_share: float) -> float:
-    """Linear from 0 over the warm-up, then a cosine to 0 at `total`; the first step has rate 0."""
-    warmup = max(1, int(total * warmup_share))
+    """Linear from 0 over the warm-up, then a cosine to 0 at `total`.
+
+    With any warm-up the first step has rate 0, as in the reference; a share of 0 means none at all.
+    """
+    warmup = max(1, int(total * warmup_share)) if warmup_share > 0 else 0
     if step < warmup:
         return peak * step / warmup
     return peak * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, total - warmup)))
