@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from small import SIZES, noise, random_batch, scene_of, small_model
 from torch.testing import assert_close
 
 from sdjepa.config import Model, Objectives
@@ -10,6 +9,7 @@ from sdjepa.model.layers import BatchNorm
 from sdjepa.model.split import polar_features
 from sdjepa.model.world_model import WorldModel, build, count_parameters
 from sdjepa.objectives.total import losses
+from small import SIZES, noise, random_batch, scene_of, small_model
 
 PAPER = {"action_dim": 2, "frame_skip": 5}
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from small import small_model
 
 from sdjepa.config import Train
 from sdjepa.train.schedule import learning_rate, make_optimizer
+from small import small_model
 
 PAPER = {"peak": 5e-5, "warmup_share": 0.05}
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small import noise, small_model
 from torch.testing import assert_close
 
 from sdjepa.model.split import Parts, Split, angle, plane_radius, radius
+from small import noise, small_model
 
 widths = st.integers(2, 12).flatmap(
     lambda latent: st.tuples(st.just(latent), st.integers(0, latent - 1))

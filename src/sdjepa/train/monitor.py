@@ -1,4 +1,4 @@
-"""What a training run should watch besides its losses: collapse, spread, order, rollout, conflict."""
+"""What a run should watch besides its losses: collapse, spread, order, rollout, conflict."""
 
 import itertools
 
@@ -14,7 +14,7 @@ from sdjepa.objectives.total import TERMS, Scene, weights
 
 
 def effective_rank(latents: Float[Tensor, "rows dim"]) -> float:
-    """exp of the entropy of the covariance's normalised eigenvalues: how many directions are used."""
+    """How many directions are used: exp of the entropy of the covariance's eigenvalues."""
     centred = latents - latents.mean(dim=0)
     share = torch.linalg.svdvals(centred.float()).square()
     share = share / share.sum().clamp(min=1e-12)
@@ -49,7 +49,7 @@ def latent_health(scene: Scene) -> dict[str, float]:
 
 @torch.no_grad()
 def rollout_errors(model: WorldModel, batch: Batch) -> dict[str, float]:
-    """Mean squared error per part after 1 block and after as many as the window holds, from frame 0."""
+    """Mean squared error per part after 1 block and at the window's end, rolled out from frame 0."""
     latents = model.encode(batch.frames).float()
     blocks = latents.shape[1] - 1
     reached = model.rollout(latents[:, :1], batch.actions[:, :0], batch.actions[:, :blocks])
@@ -64,7 +64,12 @@ def rollout_errors(model: WorldModel, batch: Batch) -> dict[str, float]:
 
 
 def gradient_cosines(scene: Scene) -> dict[str, Float[Tensor, ""]]:
-    """Cosine between the encoder gradients of each pair of active terms; -1 is open conflict."""
+    """Cosine between the encoder gradients of each pair of active terms; -1 is open conflict.
+
+    Terms are evaluated anew, and one that predicts would move the running averages of BatchNorm:
+    they are put back, so measuring does not change the run that is measured.
+    """
+    kept = [(buffer, buffer.clone()) for buffer in scene.model.buffers()]
     parameters = [p for p in scene.model.encoder.parameters() if p.requires_grad]
     gradients = {}
     for name in weights(scene.settings):
@@ -75,6 +80,9 @@ def gradient_cosines(scene: Scene) -> dict[str, Float[Tensor, ""]]:
             torch.zeros_like(p) if g is None else g for g, p in zip(grads, parameters, strict=True)
         ]
         gradients[name] = torch.cat([g.flatten() for g in flat])
+    # Through .data: a copy_ would count as a change of tensors the pending backward has saved.
+    for buffer, value in kept:
+        buffer.data.copy_(value)
     return {
         f"conflict_{a}_{b}": F.cosine_similarity(gradients[a], gradients[b], dim=0)
         for a, b in itertools.combinations(gradients, 2)
