@@ -1,0 +1,71 @@
+"""Section two: what does the latent know? The compass's verdicts first, figures on demand."""
+
+import re
+from collections.abc import Sequence
+
+from sdjepa.report.blocks import columns, escape, missing, series_variable
+from sdjepa.report.compass_figures import ordered, panels, terms
+from sdjepa.report.read import Diagnostic, RunFiles
+from sdjepa.report.style import RHO, THETA
+from sdjepa.report.words import words
+
+
+def knowing(runs: Sequence[RunFiles]) -> str:
+    """The whole section; a diagnostic that several runs have is shown side by side."""
+    head = (
+        '<section id="know"><header><span class="number">2</span><h2>What does the latent '
+        "know?</h2>"
+        "<p>Nobody told the model where it is or how far it has come. The compass asks its "
+        "latent, on "
+        "episodes it never saw, and gives every finding a control that could have broken it.</p>"
+        "</header>"
+    )
+    names = ordered({found.name for run in runs for found in run.compass})
+    body = "".join(_diagnostic(name, runs, opened=i == 0) for i, name in enumerate(names))
+    for run in runs:
+        if not run.compass:
+            body += missing(f"{run.label} has no compass yet.", f"sdjepa compass {run.label}")
+    return head + body + "</section>"
+
+
+def _diagnostic(name: str, runs: Sequence[RunFiles], *, opened: bool) -> str:
+    found: list[tuple[int, RunFiles, Diagnostic]] = [
+        (i, run, item) for i, run in enumerate(runs) for item in run.compass if item.name == name
+    ]
+    first = found[0][2]
+    verdicts, figures = [], []
+    for i, run, item in found:
+        tag = f'<span class="run">{escape(run.label)}</span>' if len(runs) > 1 else ""
+        verdicts.append(_verdict(item, tag=tag, colour=series_variable(i)))
+        figures.append((tag and f"<h4>{tag}</h4>") + panels(item, unique=f"{name}-{i}"))
+    drawn = columns(figures)
+    note = words(*terms(first))
+    return (
+        f'<article class="diagnostic"><h3>{escape(spoken(first.title))}</h3>'
+        f'<p class="question">{escape(spoken(first.question))}</p>{columns(verdicts)}'
+        f"<details{' open' if opened else ''}><summary>Figures and controls</summary>"
+        f"{drawn}{note}</details></article>"
+    )
+
+
+_MARKS = {"holds": "holds", "only without the control": "partly", "does not hold": "fails"}
+
+
+def _verdict(found: Diagnostic, *, tag: str, colour: str) -> str:
+    """The verdict with its first words as the answer and a mark for those who skim."""
+    answer, _, reason = spoken(found.verdict).partition(": ")
+    mark = _MARKS.get(str(found.record.get("status")), "open")
+    # A Greek capital would be another letter.
+    first = reason[:1] if reason.startswith((THETA, RHO)) else reason[:1].upper()
+    rest = f" {escape(first + reason[1:])}." if reason else ""
+    return (
+        f'<p class="verdict {mark}" style="--c:{colour}">{tag}<b>{escape(answer)}.</b>'
+        f"{rest.replace('..', '.')}</p>"
+    )
+
+
+def spoken(text: str) -> str:
+    """A result file's ASCII sentence as a page writes it: Greek letters, words for column names."""
+    text = re.sub(r"\btheta\b", THETA, re.sub(r"\bTheta\b", THETA, text))
+    text = re.sub(r"\brho\b", RHO, text).replace("R2", "R\u00b2")
+    return re.sub(r"(?<=[a-z0-9])_(?=[a-z0-9])", " ", text)

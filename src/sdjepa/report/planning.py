@@ -1,0 +1,221 @@
+"""Section one: does it plan? Success with its doubt, the floors, the literature, single tasks."""
+
+import itertools
+from collections.abc import Sequence
+
+from sdjepa.report import published
+from sdjepa.report.blocks import (
+    escape,
+    figure,
+    grid,
+    key,
+    missing,
+    series_variable,
+    split,
+    table,
+)
+from sdjepa.report.compare import pair
+from sdjepa.report.figures import FLOOR_NAMES, planned_path, solved_by_step, success
+from sdjepa.report.read import FLOORS, Rate, RunFiles, Score
+from sdjepa.report.style import to_svg
+from sdjepa.report.words import words
+
+Scored = tuple[str, Score]  # label, score
+
+
+def planning(runs: Sequence[RunFiles]) -> str:
+    """The whole section, one block per environment."""
+    head = (
+        '<section id="plan"><header><span class="number">1</span><h2>Does it plan?</h2>'
+        "<p>The planner sees a picture of the present and a picture of the goal, imagines what "
+        "action sequences would lead to inside the model, and acts on the best.</p></header>"
+    )
+    scored = [(run, run.headline) for run in runs]
+    envs = dict.fromkeys(score.env for _, score in scored if score is not None)
+    body = "".join(
+        _environment(env, [(run, score) for run, score in scored if score and score.env == env])
+        for env in envs
+    )
+    for run, score in scored:
+        if score is None:
+            body += missing(f"{run.label} has no score yet.", f"sdjepa score {run.label}")
+    return head + body + _all_scores(runs) + "</section>"
+
+
+def _environment(env: str, members: Sequence[tuple[RunFiles, Score]]) -> str:
+    scored = [(_label(run, len(members)), score) for run, score in members]
+    printed = published.success(env)
+    title = published.title(env)
+    alt = f"Success in {title}: " + "; ".join(
+        f"{label} {score.rate.value:.0f} %" for label, score in scored
+    )
+    chart = "".join(
+        f'<div class="{kind}">'
+        + to_svg(
+            success(scored, published=printed, wide=kind == "wide-only"),
+            alt=alt,
+            name=f"success-{env}-{kind[0]}",
+        )
+        + "</div>"
+        for kind in ("wide-only", "narrow")
+    )
+    caption = (
+        f"<b>Tasks solved in {escape(title)}, percent.</b> Bars: this page's runs and, thin, their "
+        "floors on the same tasks, with 95 % intervals. Diamonds: numbers printed in papers."
+    )
+    terms = words("task", "wilson", "floor", "replay", "cem", "cost")
+    parts = [split(figure(chart, caption) + _literature(members[0]), terms)]
+    parts.append(_tasks(scored))
+    parts += [
+        _rollouts(label, score, index=i)
+        for i, (label, score) in enumerate(scored)
+        if score.rollouts
+    ]
+    if len(scored) > 1:
+        parts.append(_paired(scored))
+    return "".join(parts)
+
+
+def _label(run: RunFiles, num_runs: int) -> str:
+    return "This run" if num_runs == 1 else run.label
+
+
+def _literature(member: tuple[RunFiles, Score]) -> str:
+    run, score = member
+    if not published.success(score.env):
+        return ""
+    found = published.differences(run.config, score)
+    if not found:
+        return (
+            f'<p class="note">The published numbers come from the same setting '
+            f"({published.setting()}"
+            "), so they may be read side by side.</p>"
+        )
+    return (
+        '<p class="note"><b>The diamonds are another, larger setting:</b> '
+        f"{escape(published.setting())}. This run has {escape(', '.join(found))}. They show "
+        "what the method reaches at full size, not a race this run takes part in.</p>"
+    )
+
+
+def _tasks(scored: Sequence[Scored]) -> str:
+    blocks = []
+    for i, (label, score) in enumerate(scored):
+        ordered = sorted(score.tasks, key=lambda task: task.start_distance or 0.0)
+        dots = "".join(
+            f'<li class="{"yes" if task.outcome else "no"}" title="episode {task.key[0]}, from row '
+            f'{task.key[1]}: {_outcome(task.outcome, task.steps_to_success)}"></li>'
+            for task in ordered
+        )
+        blocks.append(
+            f"<h4>{escape(label)}: {score.num_solved} of {len(score.tasks)} tasks</h4>"
+            f'<ul class="dots" style="--c:{series_variable(i)}" role="img" aria-label="'
+            f"{score.num_solved} tasks solved, {len(score.tasks) - score.num_solved} "
+            f'not">{dots}</ul>'
+        )
+    text = (
+        '<p class="note">Every dot is one task, the nearest goals first; filled means solved. '
+        "Hover to see which.</p>"
+    )
+    curve = to_svg(
+        solved_by_step(scored, budget=scored[0][1].record.get("budget")),
+        alt="Share of tasks solved within so many environment steps",
+        name=f"steps-{scored[0][1].env}",
+    )
+    return f'<div class="runs"><div>{"".join(blocks)}{text}</div><div>{figure(curve)}</div></div>'
+
+
+def _outcome(outcome: bool, steps: int | None) -> str:
+    if not outcome:
+        return "not solved"
+    return f"solved after {steps} steps" if steps is not None else "solved"
+
+
+def _rollouts(label: str, score: Score, *, index: int) -> str:
+    panels = []
+    for number, rollout in enumerate(score.rollouts[:12]):
+        verdict = "goal reached" if rollout["success"] else "goal missed"
+        drawing = to_svg(
+            planned_path(rollout),
+            zoom=9,
+            alt=f"Planned path of task {rollout['task']}, {verdict}",
+            name=f"path-{score.env}-{index}-{number}",
+        )
+        backdrop = ""
+        if rollout.get("extent") and rollout.get("frames"):
+            backdrop = f'<img alt="" src="data:image/png;base64,{rollout["frames"][0]}">'
+            drawing = f'<div class="over">{drawing}</div>'
+        panels.append(
+            figure(
+                f'<div class="path">{backdrop}{drawing}</div>',
+                f"Task {rollout['task']}: {verdict}",
+            )
+        )
+    legend = key(
+        [
+            ("", "var(--ink)", "start"),
+            ("line", "var(--blue)", "what the planner did"),
+            ("star", "", "goal"),
+        ]
+    )
+    return (
+        f"<h4>Planned episodes, seen from above ({escape(label)})</h4>{legend}"
+        f"{grid(panels, size='small')}"
+    )
+
+
+def _paired(scored: Sequence[Scored]) -> str:
+    rows, comparable = [], False
+    for (name_1, score_1), (name_2, score_2) in itertools.combinations(scored, 2):
+        found = pair(score_1, score_2)
+        label = f"{escape(name_2)} against {escape(name_1)}"
+        if found is None:
+            rows.append([label, "no shared tasks", "", "", "", ""])
+            continue
+        comparable = True
+        rows.append(
+            [
+                label,
+                str(found.num_shared),
+                str(found.only_second),
+                str(found.only_first),
+                f"{found.difference:+.1f} [{found.low:+.1f}, {found.high:+.1f}]".replace(
+                    "-", "\u2212"
+                ),
+                f"{found.p_value:.3f}",
+            ]
+        )
+    head = ["Paired difference", "shared tasks", "it alone", "other alone", "points [95 %]", "p"]
+    body = table(head, rows, numeric=range(1, 6), wide=True)
+    return "<h4>Task by task</h4>" + split(body, words("mcnemar") if comparable else "")
+
+
+def _all_scores(runs: Sequence[RunFiles]) -> str:
+    scores = [(run.label, score) for run in runs for score in run.scores]
+    if not scores:
+        return ""
+    rows = []
+    for label, score in scores:
+        floors = [
+            f"{score.floors[name].value:.3g}" if name in score.floors else "\u2013"
+            for name in FLOORS
+        ]
+        rows.append(
+            [
+                escape(label),
+                escape(f"{score.protocol}, {score.cost} cost, {score.solver.upper()}"),
+                str(len(score.tasks)),
+                _said(score.rate),
+                *floors,
+            ]
+        )
+    head = ["Run", "How", "tasks", "solved % [95 %]", *(FLOOR_NAMES[name] for name in FLOORS)]
+    body = table(head, rows, numeric=range(2, 7), wide=True)
+    return (
+        f"<details><summary>All scores as a table ({len(scores)})</summary>"
+        f"{split(body, words('protocol', 'cost'))}</details>"
+    )
+
+
+def _said(rate: Rate) -> str:
+    return f"{rate.value:.1f} [{rate.low:.1f}, {rate.high:.1f}]"

@@ -1,0 +1,195 @@
+"""Run directories made up for the report's tests: real diagnostics on planted latents, no model."""
+
+import base64
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from sdjepa.compass.correlation import correlation
+from sdjepa.compass.course import course
+from sdjepa.compass.probe import probe
+from sdjepa.compass.result import Diagnosis, rounded
+from sdjepa.compass.trace import EpisodeTrace, Trace
+from sdjepa.config import Config
+from sdjepa.report.compare import wilson
+from sdjepa.runs import Run, write_json
+
+SMALL = Config.model_validate(
+    {
+        "collect": {"episodes": 300, "steps": 60, "size": 64},
+        "model": {
+            "image_size": 64, "patch": 8, "encoder_width": 96, "encoder_depth": 4,
+            "encoder_mlp": 384, "latent": 32, "predictor_depth": 3, "predictor_heads": 4,
+        },
+        "train": {"steps": 450, "batch": 64, "learning_rate": 1e-3, "precision": "fp32"},
+        "plan": {"candidates": 200, "iterations": 10},
+        "score": {"protocol": "strict"},
+    }
+)  # fmt: skip
+ROWS = 61
+
+
+def planted_trace(*, num_episodes: int = 12, latent: int = 16, seed: int = 0) -> Trace:
+    """Episodes whose angle is the distance to a target, among smooth noise."""
+    rng = np.random.default_rng(seed)
+    episodes = []
+    for index in range(num_episodes):
+        start, target = rng.uniform(20, 200, 2), rng.uniform(20, 200, 2)
+        share = np.clip(np.linspace(0, 1.3, ROWS), 0, 1)[:, None]
+        path = start + share * (target - start) + rng.normal(0, 3, (ROWS, 2)).cumsum(0) * 0.3
+        distance = np.linalg.norm(path - target, axis=1)
+        angle = 3.2 - distance / 60 + rng.normal(0, 0.05, ROWS)
+        radius = 1.1 + 0.1 * np.sin(np.linspace(0, 3, ROWS) + index)
+        content = rng.normal(0, 0.3, (ROWS, latent - 2)).cumsum(0)
+        plane = np.stack([radius * np.cos(angle), radius * np.sin(angle)], 1)
+        z = np.concatenate([plane, content], 1).astype(np.float32)
+        steps = ROWS // 5
+        episodes.append(
+            EpisodeTrace(
+                index=100 + index,
+                latents=z,
+                actions=rng.normal(size=(steps, 10)).astype(np.float32),
+                predicted=z[np.arange(3, steps) * 5] + 0.1,
+                rollouts=np.zeros((steps - 1, 10, latent), np.float32),
+                measures={
+                    "distance_to_target": distance,
+                    "speed": np.linalg.norm(np.gradient(path, axis=0), axis=1),
+                },
+                events={"room_changed": np.array([30])},
+                path=path,
+                k=2,
+                frame_skip=5,
+            )
+        )
+    return Trace("tworoom", 2, False, 5, 3, tuple(episodes))
+
+
+def make_run(
+    path: Path,
+    *,
+    seed: int = 0,
+    solved: float = 0.84,
+    config: Config = SMALL,
+    scored: bool = True,
+    compass: bool = True,
+) -> Path:
+    """A whole run directory; `seed` moves outcomes and latents, tasks stay the same."""
+    run = Run.create(path, config)
+    rng = np.random.default_rng(seed)
+    for step in range(0, 451, 10):
+        record = {
+            "step": step,
+            "prediction": 0.9 * float(np.exp(-step / 120)) + 0.05 + 0.01 * rng.random(),
+            "sigreg": 1.0 + 30 * float(np.exp(-step / 40)) + 0.1 * rng.random(),
+            "triplet": 0.2 * float(np.exp(-step / 90)) + 0.01 * rng.random(),
+            "learning_rate": 1e-3,
+            "frames_per_second": 480.0 + 20 * rng.random(),
+        }
+        record["loss"] = record["prediction"] + 0.09 * record["sigreg"] + 0.1 * record["triplet"]
+        run.append_metrics(record)
+        if step % 90 == 0:
+            terms = ("loss", "prediction", "sigreg", "triplet")
+            run.append_metrics(
+                {"step": step} | {f"validation_{term}": 1.04 * record[term] for term in terms}
+            )
+    if scored:
+        write_json(path / "scores" / "strict-content-cem-o25.json", _score(rng, solved=solved))
+    if compass:
+        trace = planted_trace(seed=seed)
+        for found in (
+            course(trace),
+            correlation(trace, seed=0, draws=49, planes=29),
+            probe(trace, seed=0, projections=19, draws=99),
+        ):
+            write_diagnosis(path, found)
+    return path
+
+
+def write_diagnosis(path: Path, found: Diagnosis) -> None:
+    """The file the compass would write."""
+    record = {
+        "diagnostic": found.diagnostic,
+        "title": found.title,
+        "question": found.question,
+        "status": found.status,
+        "verdict": found.verdict,
+        "results": rounded(found.results),
+        "nulls": rounded(found.nulls),
+    }
+    write_json(path / "compass" / f"{found.diagnostic}.json", record)
+
+
+def _score(rng: np.random.Generator, *, solved: float) -> dict[str, Any]:
+    num_tasks = 50
+    places = np.random.default_rng(1).uniform(25, 200, (num_tasks, 2, 2))
+    tasks, rollouts = [], []
+    for index in range(num_tasks):
+        start, goal = places[index]
+        outcome = bool(rng.random() < solved)
+        away = float(np.linalg.norm(goal - start))
+        steps = int(rng.integers(12, 49)) if outcome else None
+        tasks.append(
+            {
+                "episode": 1000 + index, "start": 3 * index, "outcome": outcome,
+                "steps_to_success": steps, "start_distance": away,
+                "final_distance": 4.0 if outcome else 0.6 * away,
+            }
+        )  # fmt: skip
+        if index < 8:
+            end = goal if outcome else start + 0.5 * (goal - start)
+            line = np.linspace(start, end, 30) + rng.normal(0, 1.5, (30, 2))
+            rollouts.append(
+                {
+                    "task": index, "path": line.tolist(), "start": start.tolist(),
+                    "goal": goal.tolist(), "success": outcome,
+                    "frames": [picture(line[i]) for i in (0, 14, 29)],
+                    "goal_frame": picture(goal), "extent": [0.0, 224.0, 0.0, 224.0],
+                }
+            )  # fmt: skip
+    count = sum(task["outcome"] for task in tasks)
+    return {
+        "env": "tworoom", "protocol": "strict", "cost": "content", "solver": "cem",
+        "num_tasks": num_tasks, "budget": 50, "offset": 25, **_rate(count, num_tasks),
+        "floors": {
+            "noop": _rate(0, num_tasks), "random": _rate(2, num_tasks),
+            "replay": _rate(49, num_tasks),
+        },
+        "tasks": tasks, "rollouts": rollouts, "seconds": 31.0, "protocol_hash": "5f1d3c9a77e0b2",
+    }  # fmt: skip
+
+
+def _rate(count: int, total: int) -> dict[str, Any]:
+    return {
+        "success_rate": 100 * count / total,
+        "wilson95": [100 * share for share in wilson(count, total)],
+    }
+
+
+def picture(agent: np.ndarray) -> str:
+    """A small base64 PNG of a room with the agent in it."""
+    figure = Figure(figsize=(0.64, 0.64), dpi=100)
+    FigureCanvasAgg(figure)
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set(xlim=(0, 224), ylim=(224, 0), xticks=[], yticks=[])
+    axes.set_facecolor("#e8e8e8")
+    axes.plot([112, 112], [0, 150], color="black", lw=4)
+    axes.plot(*agent, "o", color="red", ms=6)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    return base64.b64encode(buffer.getvalue()).decode()
+
+
+def tampered(file: Path, **changes: Any) -> None:
+    """Rewrite a JSON result with some keys changed, or removed where the change is None."""
+    record = json.loads(file.read_text())
+    for name, value in changes.items():
+        if value is None:
+            del record[name]
+        else:
+            record[name] = value
+    file.write_text(json.dumps(record))
