@@ -49,7 +49,7 @@ def latent_health(scene: Scene) -> dict[str, float]:
 
 @torch.no_grad()
 def rollout_errors(model: WorldModel, batch: Batch) -> dict[str, float]:
-    """Mean squared error per part after 1 block and at the window's end, rolled out from frame 0."""
+    """Mean squared error per part after 1 block and at the window's end, from frame 0."""
     latents = model.encode(batch.frames).float()
     blocks = latents.shape[1] - 1
     reached = model.rollout(latents[:, :1], batch.actions[:, :0], batch.actions[:, :blocks])
