@@ -111,8 +111,18 @@ def interval(draws: Float[ndarray, "draws"]) -> list[float]:
 
 
 def shift_sums(
-    values: Float[ndarray, "time"], labels: Bool[ndarray, "time"]
-) -> Float[ndarray, "time"]:
+    values: Float[ndarray, "*batch time"], labels: Bool[ndarray, "time"]
+) -> Float[ndarray, "*batch time"]:
     """Sum of `values` under `labels` for every circular shift of the labels, shift 0 first."""
     spectrum = np.fft.rfft(values) * np.conj(np.fft.rfft(labels.astype(float)))
-    return np.fft.irfft(spectrum, n=values.size)
+    return np.fft.irfft(spectrum, n=values.shape[-1])
+
+
+def shifted_totals(
+    sums: list[Float[ndarray, "*batch shifts"]], draws: int, *, rng: Generator
+) -> Float[ndarray, "*batch draws"]:
+    """Totals over episodes when each is shifted by its own random amount, which may be none."""
+    total = np.zeros((*sums[0].shape[:-1], draws))
+    for own in sums:
+        total += own[..., rng.integers(own.shape[-1], size=draws)]
+    return total

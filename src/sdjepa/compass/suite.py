@@ -14,12 +14,19 @@ from typing import Any
 import numpy as np
 import torch
 
+from sdjepa.compass.changes import changes
 from sdjepa.compass.correlation import correlation
+from sdjepa.compass.corruption import corruption
 from sdjepa.compass.course import course
+from sdjepa.compass.embedding import embedding
+from sdjepa.compass.events import events
+from sdjepa.compass.geometry import geometry
+from sdjepa.compass.horizon import horizon
 from sdjepa.compass.probe import probe
 from sdjepa.compass.published import published
 from sdjepa.compass.reader import Reader, action_blocks, encode_rows, foresee
 from sdjepa.compass.result import Diagnosis, rounded
+from sdjepa.compass.surprise import surprise
 from sdjepa.compass.trace import EpisodeTrace, Trace, load, save
 from sdjepa.config import Config
 from sdjepa.data.episodes import Episodes, Split
@@ -48,6 +55,13 @@ DIAGNOSTICS: dict[str, Callable[[Case], Diagnosis]] = {
     "course": lambda case: course(case.trace),
     "correlation": lambda case: correlation(case.trace, seed=case.seed),
     "probe": lambda case: probe(case.trace, seed=case.seed, against=case.against),
+    "geometry": lambda case: geometry(case.trace, seed=case.seed),
+    "embedding": lambda case: embedding(case.trace, seed=case.seed),
+    "surprise": lambda case: surprise(case.trace, case.reader, seed=case.seed),
+    "events": lambda case: events(case.trace, seed=case.seed),
+    "corruption": lambda case: corruption(case.trace, case.reader, seed=case.seed),
+    "changes": lambda case: changes(case.trace, seed=case.seed),
+    "horizon": lambda case: horizon(case.trace, seed=case.seed),
 }
 
 
