@@ -1,9 +1,10 @@
 """The few shapes a page is made of: figure, table, margin column, a line for what is missing."""
 
 import html
+import re
 from collections.abc import Iterable, Sequence
 
-from sdjepa.report.style import PALETTE, SERIES
+from sdjepa.report.style import MINUS, PALETTE, RHO, SERIES, THETA
 
 escape = html.escape
 
@@ -91,3 +92,13 @@ def number(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.3g}".replace("-", "\u2212") if abs(value) < 1e4 else f"{value:,.0f}"
     return escape(str(value))
+
+
+def spoken(text: str) -> str:
+    """A result file's ASCII sentence as a page writes it: Greek letters, words for column names."""
+    text = re.sub(r"\b[Tt]heta\b", THETA, text)
+    text = re.sub(r"\brho\b", RHO, text).replace("R2", "R\u00b2")
+    text = re.sub(r"(?<=[a-z0-9])_(?=[a-z0-9])", " ", text)
+    text = re.sub(r"(?<![\w.])-(?=\d)", MINUS, text)
+    # A p-value is one word: it must not break over two lines.
+    return re.sub(r"\bp = (?=\d)", "p\u00a0=\u00a0", text)

@@ -1,10 +1,9 @@
 """Section two: what does the latent know? The compass's verdicts first, figures on demand."""
 
-import re
 from collections.abc import Sequence
 
-from sdjepa.report.blocks import columns, escape, missing, series_variable
-from sdjepa.report.compass_figures import ordered, panels, terms
+from sdjepa.report.blocks import columns, escape, missing, series_variable, spoken
+from sdjepa.report.compass_figures import in_print, ordered, panels, terms
 from sdjepa.report.read import Diagnostic, RunFiles
 from sdjepa.report.style import RHO, THETA
 from sdjepa.report.words import words
@@ -44,7 +43,7 @@ def _diagnostic(name: str, runs: Sequence[RunFiles], *, opened: bool) -> str:
         f'<article class="diagnostic"><h3>{escape(spoken(first.title))}</h3>'
         f'<p class="question">{escape(spoken(first.question))}</p>{columns(verdicts)}'
         f"<details{' open' if opened else ''}><summary>Figures and controls</summary>"
-        f"{drawn}{note}</details></article>"
+        f"{drawn}{in_print(first)}{note}</details></article>"
     )
 
 
@@ -62,10 +61,3 @@ def _verdict(found: Diagnostic, *, tag: str, colour: str) -> str:
         f'<p class="verdict {mark}" style="--c:{colour}">{tag}<b>{escape(answer)}.</b>'
         f"{rest.replace('..', '.')}</p>"
     )
-
-
-def spoken(text: str) -> str:
-    """A result file's ASCII sentence as a page writes it: Greek letters, words for column names."""
-    text = re.sub(r"\btheta\b", THETA, re.sub(r"\bTheta\b", THETA, text))
-    text = re.sub(r"\brho\b", RHO, text).replace("R2", "R\u00b2")
-    return re.sub(r"(?<=[a-z0-9])_(?=[a-z0-9])", " ", text)

@@ -102,8 +102,8 @@ _RECIPE: tuple[tuple[str, str], ...] = (
 def _recipe(runs: Sequence[RunFiles]) -> str:
     paper, rows, marked = Config(), [], []
     for dotted, meaning in _RECIPE:
-        values = [number(_get(run.config, dotted)) for run in runs]
-        reference = number(_get(paper, dotted))
+        values = [number(setting_of(run.config, dotted)) for run in runs]
+        reference = number(setting_of(paper, dotted))
         if set(values) != {reference}:
             marked.append(len(rows))
         rows.append([escape(meaning), reference, *values])
@@ -142,8 +142,8 @@ def _departures(runs: Sequence[RunFiles]) -> str:
     rows = [
         [
             f"<code>{name}</code>",
-            number(_get(Config(), name)),
-            *(number(_get(run.config, name)) for run in runs),
+            number(setting_of(Config(), name)),
+            *(number(setting_of(run.config, name)) for run in runs),
         ]
         for name in names
     ]
@@ -154,7 +154,8 @@ def _departures(runs: Sequence[RunFiles]) -> str:
     )
 
 
-def _get(config: Config, dotted: str) -> Any:
+def setting_of(config: Config, dotted: str) -> Any:
+    """The value of a dotted key, such as `model.k`."""
     value: Any = config
     for part in dotted.split("."):
         value = getattr(value, part)

@@ -12,6 +12,7 @@ import sdjepa
 from sdjepa.report import published
 from sdjepa.report.blocks import escape, figure
 from sdjepa.report.course_figures import plane
+from sdjepa.report.export import export
 from sdjepa.report.knowing import knowing
 from sdjepa.report.making import making, minutes, parameters
 from sdjepa.report.planning import planning
@@ -23,8 +24,9 @@ from sdjepa.runs import write_atomic
 def report(runs: Sequence[Path], *, out: Path, figures: Path | None = None) -> Path:
     """Write the page of `runs` to `out`; with `figures`, also every figure and table as files."""
     read = read_runs(runs)
-    write_atomic(out, render(read))
-    return out
+    if figures is not None:
+        export(read, figures)
+    return write_atomic(out, render(read))
 
 
 def render(runs: Sequence[RunFiles]) -> str:
@@ -112,12 +114,14 @@ def _lead(runs: Sequence[RunFiles]) -> tuple[str, str]:
     tasks = "held-out tasks" if score.protocol == "strict" else "tasks"
     standfirst = (
         f"{made} plans its way through {escape(published.title(score.env))} from pixels. It solves "
-        f"<b>{score.rate.value:.3g} %</b> of {len(score.tasks)} {tasks}; so few leave room "
+        f"<b>{score.rate.value:.3g}&nbsp;%</b> of {len(score.tasks)} {tasks}; so few leave room "
         "for a true "
-        f"rate anywhere from {score.rate.low:.0f} to {score.rate.high:.0f} %."
+        f"rate anywhere from {score.rate.low:.0f} to {score.rate.high:.0f}&nbsp;%."
     )
     said = {"noop": "Doing nothing", "random": "acting at random"}
-    below = [f"{said[n]} solves {score.floors[n].value:.3g} %" for n in said if n in score.floors]
+    below = [
+        f"{said[n]} solves {score.floors[n].value:.3g}&nbsp;%" for n in said if n in score.floors
+    ]
     if below:
         standfirst += " " + ", ".join(below) + "."
     return f"It reaches {score.num_solved} of {len(score.tasks)} goals", standfirst

@@ -1,6 +1,5 @@
 """Section one: does it plan? Success with its doubt, the floors, the literature, single tasks."""
 
-import itertools
 from collections.abc import Sequence
 
 from sdjepa.report import published
@@ -14,10 +13,10 @@ from sdjepa.report.blocks import (
     split,
     table,
 )
-from sdjepa.report.compare import pair
-from sdjepa.report.figures import FLOOR_NAMES, planned_path, solved_by_step, success
-from sdjepa.report.read import FLOORS, Rate, RunFiles, Score
+from sdjepa.report.figures import planned_path, solved_by_step, success
+from sdjepa.report.read import RunFiles, Score
 from sdjepa.report.style import to_svg
+from sdjepa.report.tables import paired_table, score_table
 from sdjepa.report.words import words
 
 Scored = tuple[str, Score]  # label, score
@@ -71,8 +70,8 @@ def _environment(env: str, members: Sequence[tuple[RunFiles, Score]]) -> str:
         for i, (label, score) in enumerate(scored)
         if score.rollouts
     ]
-    if len(scored) > 1:
-        parts.append(_paired(scored))
+    if len(members) > 1:
+        parts.append(_paired([run for run, _ in members]))
     return "".join(parts)
 
 
@@ -118,11 +117,16 @@ def _tasks(scored: Sequence[Scored]) -> str:
         "Hover to see which.</p>"
     )
     curve = to_svg(
-        solved_by_step(scored, budget=scored[0][1].record.get("budget")),
+        solved_by_step(scored, budget=_budget(scored[0][1])),
         alt="Share of tasks solved within so many environment steps",
         name=f"steps-{scored[0][1].env}",
     )
     return f'<div class="runs"><div>{"".join(blocks)}{text}</div><div>{figure(curve)}</div></div>'
+
+
+def _budget(score: Score) -> int | None:
+    settings = (score.record.get("config") or {}).get("score") or {}
+    return settings.get("budget")
 
 
 def _outcome(outcome: bool, steps: int | None) -> str:
@@ -164,58 +168,20 @@ def _rollouts(label: str, score: Score, *, index: int) -> str:
     )
 
 
-def _paired(scored: Sequence[Scored]) -> str:
-    rows, comparable = [], False
-    for (name_1, score_1), (name_2, score_2) in itertools.combinations(scored, 2):
-        found = pair(score_1, score_2)
-        label = f"{escape(name_2)} against {escape(name_1)}"
-        if found is None:
-            rows.append([label, "no shared tasks", "", "", "", ""])
-            continue
-        comparable = True
-        rows.append(
-            [
-                label,
-                str(found.num_shared),
-                str(found.only_second),
-                str(found.only_first),
-                f"{found.difference:+.1f} [{found.low:+.1f}, {found.high:+.1f}]".replace(
-                    "-", "\u2212"
-                ),
-                f"{found.p_value:.3f}",
-            ]
-        )
-    head = ["Paired difference", "shared tasks", "it alone", "other alone", "points [95 %]", "p"]
-    body = table(head, rows, numeric=range(1, 6), wide=True)
-    return "<h4>Task by task</h4>" + split(body, words("mcnemar") if comparable else "")
+def _paired(runs: Sequence[RunFiles]) -> str:
+    found = paired_table(runs)
+    rows = [[escape(cell) for cell in row] for row in found.rows]
+    body = table(found.head, rows, numeric=range(1, len(found.head)), wide=True)
+    return "<h4>Task by task</h4>" + split(body, words("mcnemar"))
 
 
 def _all_scores(runs: Sequence[RunFiles]) -> str:
-    scores = [(run.label, score) for run in runs for score in run.scores]
-    if not scores:
+    found = score_table(runs)
+    if not found.rows:
         return ""
-    rows = []
-    for label, score in scores:
-        floors = [
-            f"{score.floors[name].value:.3g}" if name in score.floors else "\u2013"
-            for name in FLOORS
-        ]
-        rows.append(
-            [
-                escape(label),
-                escape(f"{score.protocol}, {score.cost} cost, {score.solver.upper()}"),
-                str(len(score.tasks)),
-                _said(score.rate),
-                *floors,
-            ]
-        )
-    head = ["Run", "How", "tasks", "solved % [95 %]", *(FLOOR_NAMES[name] for name in FLOORS)]
-    body = table(head, rows, numeric=range(2, 7), wide=True)
+    rows = [[escape(cell) for cell in row] for row in found.rows]
+    body = table(found.head, rows, numeric=range(3, len(found.head)), wide=True)
     return (
-        f"<details><summary>All scores as a table ({len(scores)})</summary>"
-        f"{split(body, words('protocol', 'cost'))}</details>"
+        "<details><summary>All scores and published numbers as a table</summary>"
+        f"{body}{words('protocol', 'cost')}</details>"
     )
-
-
-def _said(rate: Rate) -> str:
-    return f"{rate.value:.1f} [{rate.low:.1f}, {rate.high:.1f}]"

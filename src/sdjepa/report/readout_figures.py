@@ -37,7 +37,7 @@ def strength(record: Mapping[str, Any]) -> Figure:
     """Mean |rho| per measure with its interval, against the nulls' bulk and 95th percentile."""
     measures, order = record["results"]["measures"], record["results"]["order"]
     nulls = record["nulls"]
-    figure = Figure(figsize=(3.7, 0.62 * len(order) + 0.75))
+    figure = Figure(figsize=(3.5, 0.62 * len(order) + 0.75))
     height = figure.get_figheight()
     axes = figure.add_axes((0.03, 0.42 / height, 0.94, 1 - 0.52 / height))
     for y, name in enumerate(order):
@@ -63,7 +63,7 @@ def strength(record: Mapping[str, Any]) -> Figure:
 def per_episode(record: Mapping[str, Any]) -> Figure:
     """The signed correlation of every single episode, one row of dots per measure."""
     measures, order = record["results"]["measures"], record["results"]["order"]
-    figure = Figure(figsize=(3.7, 0.62 * len(order) + 0.75))
+    figure = Figure(figsize=(3.5, 0.62 * len(order) + 0.75))
     height = figure.get_figheight()
     axes = figure.add_axes((0.03, 0.42 / height, 0.94, 1 - 0.52 / height))
     for y, name in enumerate(order):
@@ -113,9 +113,9 @@ def probe_means(record: Mapping[str, Any]) -> Figure:
     """Mean R2 per feature, one step held out (ring) and whole blocks held out (dot)."""
     per = record["results"]["per_episode"]
     names = [name for name in FEATURES if per.get(name)]
-    figure = Figure(figsize=(3.9, 0.27 * len(names) + 0.75))
+    figure = Figure(figsize=(3.5, 0.27 * len(names) + 0.75))
     height = figure.get_figheight()
-    axes = figure.add_axes((0.44, 0.42 / height, 0.53, 1 - 0.5 / height))
+    axes = figure.add_axes((0.48, 0.42 / height, 0.49, 1 - 0.5 / height))
     for y, name in enumerate(names):
         own = name == "progress"
         colour = BLUE if own else MUTED
@@ -154,7 +154,7 @@ def probe_episodes(record: Mapping[str, Any]) -> Figure:
     per = record["results"]["per_episode"]
     shown = ("progress", "clock_polynomial_k", "random_k")
     names = [name for name in shown if per.get(name, {}).get("blocked")]
-    figure = Figure(figsize=(3.7, 0.55 * len(names) + 0.75))
+    figure = Figure(figsize=(3.5, 0.55 * len(names) + 0.75))
     height = figure.get_figheight()
     axes = figure.add_axes((0.03, 0.42 / height, 0.94, 1 - 0.5 / height))
     for y, name in enumerate(names):

@@ -124,6 +124,23 @@ GLOSSARY: dict[str, tuple[str, str]] = {
         "The chance that a moment of interest scores higher than an ordinary one: 0.5 is guessing, "
         "1 perfect, below 0.5 the signal dips.",
     ),
+    "f1": (
+        "F1",
+        "One number for finding true events and not crying wolf: 1 is perfect, 0 finds none.",
+    ),
+    "block": (
+        "block",
+        "The few environment steps that the model takes as one step.",
+    ),
+    "cosine": (
+        "cosine",
+        "How alike two directions are: 1 the same, 0 unrelated, \u22121 opposite.",
+    ),
+    "tsne": (
+        "t-SNE",
+        "Flattens many numbers to a page so that neighbours stay neighbours; distances between "
+        "clouds mean nothing.",
+    ),
     "change_point": ("change point", "A step where a signal is detected to change its level."),
 }  # fmt: skip
 
