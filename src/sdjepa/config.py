@@ -31,7 +31,9 @@ class Collect(Section):
     steps: int = Field(100, ge=1)  # environment steps of an episode; frames are one more
     frames: int = Field(0, ge=0)  # 0 = episodes decide; else as many episodes as make this many
     policy: str = "auto"  # auto = the environment's first
-    noise: float = Field(1.0, ge=0)  # standard deviation added to the expert's action
+    noise: float = Field(1.0, ge=0)  # of the policy, in the environment's measure; 0 = none
+    demos: str = ""  # demonstrations to replay, where the environment has any
+    shadow: int = Field(0, ge=0)  # side of the shadow map; 0 = the benchmark's; changes pixels
     size: int = Field(224, ge=8)  # pixels, square
     seed: int = 0
     workers: int = Field(0, ge=0)  # 0 = one per core; the data do not depend on it

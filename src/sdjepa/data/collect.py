@@ -35,6 +35,7 @@ def collect(settings: Collect, out: Path, *, progress: Progress = silent) -> Pat
     settings = _complete(settings)
     if (out / "episodes.h5").exists():
         raise UserError(f"{out} already holds a dataset; remove it or choose another --out")
+    described = env_class(settings.env).describe_policy(settings.policy, _demos(settings))
     parts = out / PARTS
     with Run(parts).lock():
         _claim(parts, settings)
@@ -50,8 +51,9 @@ def collect(settings: Collect, out: Path, *, progress: Progress = silent) -> Pat
             policy = {
                 "name": settings.policy,
                 "noise": settings.noise,
-                "reached_goal_share": sum(map(bool, reached)) / len(reached),
-                "goals_per_episode": sum(reached) / len(reached),
+                "success_share": sum(map(bool, reached)) / len(reached),
+                "successes_per_episode": sum(reached) / len(reached),
+                **described,
             }
             info = {"env": settings.env, "seed": settings.seed, "policy": policy, "collect": chosen}
             writer.finish(info, split=split)
@@ -62,18 +64,20 @@ def collect(settings: Collect, out: Path, *, progress: Progress = silent) -> Pat
 def _complete(settings: Collect) -> Collect:
     """Fill in what the environment decides, and refuse what it cannot do."""
     env = env_class(settings.env)
-    policy = env.policies[0] if settings.policy == "auto" else settings.policy
+    policy = settings.policy
+    if policy == "auto":
+        policy = env.default_policy(_demos(settings))
     env.check_policy(policy)
-    if env.max_steps is not None and settings.steps > env.max_steps:
-        raise UserError(
-            f"collect.steps = {settings.steps}: {env.name} gives at most {env.max_steps} in a row"
-        )
     episodes = settings.episodes
     if settings.frames:
         episodes = -(-settings.frames // (settings.steps + 1))
     # Refuses shares that leave nothing to train on before an hour is spent, not after.
     make_split(episodes, seed=0, validation=settings.validation_share, test=settings.test_share)
     return settings.model_copy(update={"policy": policy, "episodes": episodes})
+
+
+def _demos(settings: Collect) -> Path | None:
+    return Path(settings.demos) if settings.demos else None
 
 
 def _claim(parts: Path, settings: Collect) -> None:
@@ -163,19 +167,20 @@ def _one_thread() -> None:
     # Sixteen workers with sixteen threads each stand still.
     torch.set_num_threads(1)
     os.environ["OMP_NUM_THREADS"] = "1"
+    os.environ.setdefault("LP_NUM_THREADS", "1")  # Mesa's software renderer
 
 
 @functools.cache
-def _env(name: str) -> Env:
+def _env(name: str, shadow: int) -> Env:
     """A process makes its environment once."""
-    return make(name)
+    return make(name, shadow=shadow)
 
 
 def _make_part(settings: Collect, group: range, path: Path) -> tuple[Path, bool]:
     """Record the episodes of `group` into `path`; says whether that was still to do."""
     if path.exists():
         return path, False
-    env = _env(settings.env)
+    env = _env(settings.env, settings.shadow)
     arrays: dict[str, np.ndarray] = {}
     for place, episode in enumerate(group):
         packed, goals = record(env, settings, episode)
@@ -217,15 +222,19 @@ def _read_part(path: Path) -> Iterator[tuple[Packed, int]]:
 
 
 def record(env: Env, settings: Collect, episode: int) -> tuple[Packed, int]:
-    """Episode number `episode` of the dataset, and on how many of its rows a goal was reached."""
+    """Episode number `episode` of the dataset, and how often it reached what its policy wanted."""
     rng = numpy_stream(settings.seed, "episode", episode)
     env.reset(rng)
-    policy = env.policy(settings.policy, noise=settings.noise, rng=rng)
-    rows, actions, frames, goals = [], [], [], 0
+    policy = env.policy(
+        settings.policy, noise=settings.noise, rng=rng, demos_given=_demos(settings)
+    )
+    rows, actions, frames, goals, before = [], [], [], 0, False
     while True:
         rows.append(env.observe())
         frames.append(env.render(settings.size))
-        goals += env.solved()
+        now = env.succeeded()
+        goals += now and not before  # a policy without a next goal may rest at the last one
+        before = now
         action = policy() if len(actions) < settings.steps else None
         if action is None:
             break

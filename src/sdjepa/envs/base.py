@@ -9,6 +9,7 @@ Simulators are imported when an environment is made, never when this module is.
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -21,7 +22,12 @@ Columns = Mapping[str, np.ndarray]
 Policy = Callable[[], np.ndarray | None]
 
 NATIVE_SIZE = 224  # pixels; the benchmark's own picture, from which smaller ones are reduced
-_CLASSES = {"tworoom": "tworoom:TwoRoom"}
+_CLASSES = {
+    "tworoom": "tworoom:TwoRoom",
+    "pusht": "pusht:PushT",
+    "reacher": "reacher:Reacher",
+    "cube": "cube:Cube",
+}
 NAMES: tuple[str, ...] = tuple(_CLASSES)
 
 
@@ -35,9 +41,14 @@ class Env(ABC):
     signature: ClassVar[
         tuple[str, int]
     ]  # a column and its width that only this environment records
-    max_steps: ClassVar[int | None] = None  # longest episode the simulator can give
+    # Left, right, top and bottom edge of the picture in the units of `path`; None where the camera
+    # does not look straight down.
+    extent: ClassVar[tuple[float, float, float, float] | None] = None
     action_low: np.ndarray
     action_high: np.ndarray
+
+    @abstractmethod
+    def __init__(self, *, shadow: int = 0) -> None: ...
 
     @abstractmethod
     def reset(self, rng: np.random.Generator) -> None:
@@ -72,8 +83,27 @@ class Env(ABC):
         """The benchmark's own success test on the present state."""
 
     @abstractmethod
-    def policy(self, name: str, *, noise: float, rng: np.random.Generator) -> Policy:
-        """A policy for the episode that begins at the present state."""
+    def policy(
+        self, name: str, *, noise: float, rng: np.random.Generator, demos_given: Path | None = None
+    ) -> Policy:
+        """A policy for an episode that begins now; it may set the scene first."""
+
+    def succeeded(self) -> bool:
+        """Whether the policy has just done what it set out to do."""
+        return self.solved()
+
+    def other_success(self) -> dict[str, bool]:
+        """Other readings of success than the benchmark's, by name."""
+        return {}
+
+    @classmethod
+    def default_policy(cls, demos_given: Path | None) -> str:
+        return cls.policies[0]
+
+    @classmethod
+    def describe_policy(cls, name: str, demos_given: Path | None) -> dict[str, str]:
+        """What else decided the policy's actions, to be recorded with the data."""
+        return {}
 
     def render(self, size: int) -> UInt8[np.ndarray, "size size 3"]:
         """The benchmark's picture, reduced to `size` pixels by area averaging."""
@@ -118,9 +148,17 @@ def env_class(name: str) -> type[Env]:
     return getattr(importlib.import_module(f"sdjepa.envs.{module}"), leaf)
 
 
-def make(name: str) -> Env:
-    """One environment, ready to reset."""
-    return env_class(name)()
+def make(name: str, *, shadow: int = 0) -> Env:
+    """One environment, ready to reset; `shadow` is the side of the shadow map, 0 the benchmark's.
+
+    A smaller shadow map is faster to draw without a GPU, and changes pixels.
+    """
+    return env_class(name)(shadow=shadow)
+
+
+def refuse_shadow(name: str, shadow: int) -> None:
+    if shadow:
+        raise UserError(f"{name} draws no shadows; leave collect.shadow at 0")
 
 
 def guess(shapes: Mapping[str, tuple[int, ...]]) -> str:

@@ -21,6 +21,7 @@ def load(module: str) -> types.ModuleType:
     """`stable_worldmodel.<module>`, without the rest of the package where that is possible."""
     if module not in _loaded:
         try:
+            _quieten()
             if PACKAGE in sys.modules:
                 _loaded[module] = importlib.import_module(f"{PACKAGE}.{module}")
             else:
@@ -31,6 +32,13 @@ def load(module: str) -> types.ModuleType:
                 "run: pip install 'sdjepa[envs]'"
             ) from error
     return _loaded[module]
+
+
+def _quieten() -> None:
+    """Gymnasium warns at every step about spaces that are the simulators' own."""
+    import gymnasium
+
+    gymnasium.logger.min_level = gymnasium.logger.ERROR
 
 
 def _load_alone(module: str) -> types.ModuleType:

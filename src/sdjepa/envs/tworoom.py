@@ -4,12 +4,14 @@ The simulator is stable-worldmodel's; its picture is drawn here eleven times fas
 dot into a window of a background drawn once by the simulator itself.
 """
 
+from pathlib import Path
+
 import numpy as np
 import torch
 from jaxtyping import Float, Int, UInt8
 
 from sdjepa.envs import library
-from sdjepa.envs.base import Columns, Env, Policy, speed
+from sdjepa.envs.base import Columns, Env, Policy, refuse_shadow, speed
 
 SOLVED_PX = 16.0  # the benchmark's constant, written inside its step function
 DOOR_TOLERANCE_PX = 10.5  # the expert turns to the target this close to the door's centre
@@ -32,9 +34,11 @@ class TwoRoom(Env):
         "distance_to_target": (),
     }
     signature = ("proprio", 2)
+    extent = (-0.5, 223.5, -0.5, 223.5)  # pixel centres are whole numbers
     WALL_X = 112.0
 
-    def __init__(self) -> None:
+    def __init__(self, *, shadow: int = 0) -> None:
+        refuse_shadow(self.name, shadow)
         self._env = library.load("envs.two_room.env").TwoRoomEnv()
         self.action_low = self._env.action_space.low.astype(np.float32)
         self.action_high = self._env.action_space.high.astype(np.float32)
@@ -96,7 +100,9 @@ class TwoRoom(Env):
         # refuses goals beyond the range its own targets are drawn from.
         self._env.target_position = torch.from_numpy(position)
 
-    def policy(self, name: str, *, noise: float, rng: np.random.Generator) -> Policy:
+    def policy(
+        self, name: str, *, noise: float, rng: np.random.Generator, demos_given: Path | None = None
+    ) -> Policy:
         self.check_policy(name)
         if name == "random":
             return lambda: rng.uniform(self.action_low, self.action_high).astype(np.float32)

@@ -1,0 +1,210 @@
+"""Push-T: a disc pushes a T-shaped block about a table.
+
+The simulator is stable-worldmodel's. Its own setter runs a physics step after assigning, which
+moves the agent up to 4 px and loses a tenth of all replays; here a state is assigned into a fresh
+space and nothing runs. The picture is the simulator's, read back in half the time.
+"""
+
+import os
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+from jaxtyping import Float, Int, UInt8
+
+from sdjepa.envs import demos, library
+from sdjepa.envs.base import NATIVE_SIZE, Columns, Env, Policy, refuse_shadow, speed
+from sdjepa.envs.pusher import Pusher
+
+POSITION_PX = 20.0  # the benchmark's tolerance over agent and block together
+ANGLE_RAD = np.pi / 9
+GOAL_XY = np.array([256.0, 256.0])  # the pose drawn in green, which the demonstrations aim for
+GOAL_ANGLE = np.pi / 4
+ACTION_PX = 100.0  # an action of 1 asks for a point this far from the agent
+NOISE_PX = 20.0  # standard deviation, at noise 1, of the noisiest episode's targets
+
+
+class PushT(Env):
+    """State: agent x, y, block x, y, block angle, agent velocity x, y; pixels of a 512 px table."""
+
+    name = "pusht"
+    action_dim = 2
+    policies = ("demos", "pusher", "random")
+    state_columns = {  # noqa: RUF012
+        "state": (7,),
+        "proprio": (4,),
+        "block_pose": (3,),
+        "n_contacts": (),
+    }
+    signature = ("state", 7)
+    extent = (0.0, 512.0, 0.0, 512.0)
+
+    def __init__(self, *, shadow: int = 0) -> None:
+        refuse_shadow(self.name, shadow)
+        os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+        self._module: ModuleType = library.load("envs.pusht.env")
+        self._env = self._module.PushT()
+        self.action_low = self._env.action_space.low.astype(np.float32)
+        self.action_high = self._env.action_space.high.astype(np.float32)
+        self._aim: np.ndarray | None = None
+        self._env.reset(seed=0)
+        self._background = self._draw_background()
+        self.reset(np.random.default_rng(0))
+
+    def reset(self, rng: np.random.Generator) -> None:
+        self._env.reset(seed=int(rng.integers(2**31)))
+        # The simulator draws goal angles down to -2 pi, where its own wrapping goes wrong.
+        self.set_goal({"state": np.asarray(self._env.goal_state)})
+        # The reset has stepped the goal scene in this space; its contacts must not outlive it.
+        self.set_state({"state": self._env._get_obs()})
+        self._aim = None
+
+    def set_state(self, row: Columns) -> None:
+        x, y, block_x, block_y, angle, speed_x, speed_y = np.asarray(row["state"], float).tolist()
+        env = self._env
+        env._setup()
+        env.agent.position = (x, y)
+        env.agent.velocity = (speed_x, speed_y)
+        env.block.angle = angle  # before the position: the block turns about its centre of gravity
+        env.block.position = (block_x, block_y)
+        env.space.reindex_shapes_for_body(env.agent)
+        env.space.reindex_shapes_for_body(env.block)
+
+    def set_goal(self, row: Columns) -> None:
+        goal = np.array(row["state"], dtype=np.float64)
+        goal[4] %= 2 * np.pi
+        self._env._set_goal_state(goal)
+
+    def step(self, action: Float[np.ndarray, "action"]) -> None:
+        self._env.step(np.asarray(action, dtype=np.float64))
+
+    def observe(self) -> dict[str, np.ndarray]:
+        env = self._env
+        state = env._get_obs()
+        return {
+            "state": state,
+            "proprio": np.concatenate([state[:2], state[5:]]),
+            "block_pose": np.array([*env.block.position, env.block.angle]),
+            "n_contacts": np.asarray(env._get_info()["n_contacts"], dtype=np.int64),
+        }
+
+    def distance(self) -> float:
+        return float(np.linalg.norm(self._env.goal_state[:4] - self._env._get_obs()[:4]))
+
+    def solved(self) -> bool:
+        return bool(self._env.eval_state(self._env.goal_state, self._env._get_obs())[0])
+
+    def succeeded(self) -> bool:
+        """Whether the block lies where the present policy wants it; the agent may be anywhere."""
+        if self._aim is None:
+            return False
+        error = block_error(self._env._get_obs(), self._aim)
+        return bool(np.linalg.norm(error[:2]) < POSITION_PX and abs(error[2]) < ANGLE_RAD)
+
+    def frame(self) -> UInt8[np.ndarray, "224 224 3"]:
+        import cv2
+        import pygame
+
+        env = self._env
+        canvas = self._background.copy()
+        env._set_body_color(env.agent, env.variation_space["agent"]["color"].value.tolist())
+        env._set_body_color(env.block, env.variation_space["block"]["color"].value.tolist())
+        env.space.debug_draw(self._module.DrawOptions(canvas))
+        side = env.window_size
+        raw = np.frombuffer(pygame.image.tobytes(canvas, "RGB"), np.uint8).reshape(side, side, 3)
+        return cv2.resize(raw, (NATIVE_SIZE, NATIVE_SIZE))
+
+    def _draw_background(self):
+        """The table and its green goal, drawn by the simulator; leaves its space empty."""
+        env = self._env
+        env.space.remove(*list(env.space.shapes))  # a list: the property is a view of what is left
+        env.render()
+        return env.screen.copy()
+
+    @classmethod
+    def default_policy(cls, demos_given: Path | None) -> str:
+        """Replays of demonstrations where there are some, the scripted pusher where not."""
+        return "demos" if demos.find(demos_given) else "pusher"
+
+    @classmethod
+    def describe_policy(cls, name: str, demos_given: Path | None) -> dict[str, str]:
+        if name != "demos":
+            return {}
+        found = demos.find(demos_given)
+        if found is None:
+            raise demos.missing()
+        return {"demos_sha256": demos.read(found).sha256}
+
+    def policy(
+        self, name: str, *, noise: float, rng: np.random.Generator, demos_given: Path | None = None
+    ) -> Policy:
+        self.check_policy(name)
+        if name == "random":
+            return lambda: rng.uniform(self.action_low, self.action_high).astype(np.float32)
+        # A level per episode: nearly clean episodes show the task, noisy ones what else can happen.
+        level_px = rng.uniform(0, NOISE_PX * noise)
+        if name == "demos":
+            found = demos.find(demos_given)
+            if found is None:
+                raise demos.missing()
+            return self._replay(demos.read(found), level_px, rng)
+        pusher = Pusher(rng)
+        return lambda: self._push(pusher, level_px, rng)
+
+    def _replay(self, demos_read: demos.Demos, level_px: float, rng: np.random.Generator) -> Policy:
+        demo = int(rng.integers(len(demos_read.ends)))
+        states, targets = demos_read.episode(demo)
+        # A stretch that begins anywhere in the first half, so that every phase of the task is seen
+        # and something is left to see.
+        start = int(rng.integers(0, max(1, len(states) // 2)))
+        self.set_state({"state": np.concatenate([states[start], np.zeros(2)])})
+        self._aim = np.array([*GOAL_XY, GOAL_ANGLE])
+        left = iter(targets[start:])
+
+        def act() -> np.ndarray | None:
+            target = next(left, None)
+            return None if target is None else self._toward(target, level_px, rng)
+
+        return act
+
+    def _push(self, pusher: Pusher, level_px: float, rng: np.random.Generator) -> np.ndarray:
+        target = pusher(self._env._get_obs())
+        self._aim = pusher.aim
+        return self._toward(target, level_px, rng)
+
+    def _toward(self, target: np.ndarray, level_px: float, rng: np.random.Generator) -> np.ndarray:
+        agent = np.array(self._env.agent.position)
+        noisy = target + level_px * rng.standard_normal(2)
+        # The simulator does not clip; beyond 1 lie 0.06 % of the demonstrators' actions.
+        action = np.clip((noisy - agent) / ACTION_PX, self.action_low, self.action_high)
+        return action.astype(np.float32)
+
+    @classmethod
+    def measures(cls, columns: Columns) -> dict[str, Float[np.ndarray, "rows"]]:
+        state = np.asarray(columns["state"], dtype=np.float64)
+        turn = (state[:, 4] - GOAL_ANGLE + np.pi) % (2 * np.pi) - np.pi
+        return {
+            "block_goal_dist": np.linalg.norm(state[:, 2:4] - GOAL_XY, axis=-1),
+            "block_angle_err": np.abs(turn),
+            "agent_block_dist": np.linalg.norm(state[:, :2] - state[:, 2:4], axis=-1),
+            "agent_speed": speed(state[:, :2]),
+        }
+
+    @classmethod
+    def events(cls, columns: Columns) -> dict[str, Int[np.ndarray, "events"]]:
+        """The first row at which the block has moved, and every row at which it starts to."""
+        state = np.asarray(columns["state"], dtype=np.float64)
+        turn = np.abs((np.diff(state[:, 4]) + np.pi) % (2 * np.pi) - np.pi)
+        moved = (np.linalg.norm(np.diff(state[:, 2:4], axis=0), axis=-1) > 0.1) | (turn > 1e-3)
+        begins = np.flatnonzero(moved & ~np.concatenate([[False], moved[:-1]])) + 1
+        return {"first_contact": begins[:1], "contact": begins}
+
+    @classmethod
+    def path(cls, columns: Columns) -> Float[np.ndarray, "rows 2"]:
+        return np.asarray(columns["state"], dtype=np.float64)[:, :2]
+
+
+def block_error(state: Float[np.ndarray, "7"], aim: Float[np.ndarray, "3"]) -> np.ndarray:
+    """How the block must still move and turn to lie at `aim`: x, y, angle in -pi..pi."""
+    turn = (aim[2] - state[4] + np.pi) % (2 * np.pi) - np.pi
+    return np.array([aim[0] - state[2], aim[1] - state[3], turn])

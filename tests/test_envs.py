@@ -1,0 +1,117 @@
+"""What every environment promises: seeded scenes, exact states, columns as declared."""
+
+import numpy as np
+import pytest
+
+from sdjepa.data.episodes import guess
+from sdjepa.envs import base
+
+STEPS = 30
+
+
+@pytest.fixture(scope="module", params=base.NAMES)
+def env(request):
+    return base.make(request.param)
+
+
+def roll(env, seed, *, policy=None, steps=STEPS):
+    """Rows and actions of one episode, nothing drawn."""
+    rng = np.random.default_rng(seed)
+    env.reset(rng)
+    policy = env.policy(policy or env.default_policy(None), noise=1.0, rng=rng)
+    rows, actions = [env.observe()], []
+    for _ in range(steps):
+        actions.append(policy())
+        env.step(actions[-1])
+        rows.append(env.observe())
+    return rows, actions
+
+
+def same(rows, others):
+    return all(
+        np.array_equal(row[name], other[name])
+        for row, other in zip(rows, others, strict=True)
+        for name in row
+    )
+
+
+def test_an_episode_follows_from_its_generator_alone(env):
+    """Not from the episodes before it, nor from numpy's global generator."""
+    np.random.seed(1)
+    rows, actions = roll(env, 7)
+    roll(env, 8)
+    np.random.seed(2)
+    state = np.random.get_state()[1].copy()
+    again, actions_again = roll(env, 7)
+    assert same(rows, again)
+    assert np.array_equal(actions, actions_again)
+    assert np.array_equal(np.random.get_state()[1], state)
+    assert not same(rows, roll(env, 9)[0])
+
+
+def test_the_recorded_columns_are_those_declared(env):
+    row = roll(env, 0, steps=1)[0][0]
+    assert {name: value.shape for name, value in row.items()} == env.state_columns
+    assert guess(env.state_columns) == env.name
+
+
+def test_a_state_is_set_without_being_moved_and_without_a_past(env):
+    rows, actions = roll(env, 3)
+    for row in rows[:: STEPS // 3]:
+        env.set_state(row)
+        now = env.observe()
+        for name in ("proprio", "state", "qpos", "qvel", "finger_pos", "proprio_effector_pos"):
+            if name in row:
+                assert np.array_equal(now[name], row[name]), name
+    env.set_state(rows[5])
+    env.step(actions[5])
+    once = env.observe()
+    roll(env, 4)
+    env.set_state(rows[5])
+    env.step(actions[5])
+    twice = env.observe()
+    for name in once:
+        if name not in ("pos_target", "distance_to_target", "observation", "target_pos", "score"):
+            if name.startswith("privileged_target"):
+                continue  # a goal is set by itself
+            assert np.array_equal(once[name], twice[name]), name
+
+
+def test_replaying_recorded_actions_reaches_the_recorded_goal(env):
+    """The floor every score is read against: 98 % or more, or states are not restored."""
+    reached = []
+    for seed in range(3):
+        rows, actions = roll(env, seed, steps=60)
+        for start in range(0, 35, 8):
+            env.set_state(rows[start])
+            env.set_goal(rows[start + 25])
+            solved = env.solved()
+            for action in actions[start : start + 25]:
+                if not solved:
+                    env.step(action)
+                    solved = env.solved()
+            reached.append(solved)
+    assert np.mean(reached) >= 0.98
+
+
+def test_the_goal_row_itself_is_solved_and_at_no_distance(env):
+    rows, _ = roll(env, 5)
+    env.set_state(rows[20])
+    env.set_goal(rows[20])
+    assert env.solved()
+    assert env.distance() == pytest.approx(0, abs=1e-6)
+    env.set_state(rows[0])
+    env.set_goal(rows[20])
+    assert env.distance() > 0
+
+
+def test_measures_events_and_path_need_no_simulator(env):
+    rows, _ = roll(env, 6)
+    columns = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+    kind = base.env_class(env.name)
+    measures = kind.measures(columns)
+    assert measures
+    assert all(values.shape == (STEPS + 1,) for values in measures.values())
+    assert kind.path(columns).shape == (STEPS + 1, 2)
+    for rows_at in kind.events(columns).values():
+        assert ((rows_at > 0) & (rows_at <= STEPS)).all()

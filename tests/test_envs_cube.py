@@ -1,0 +1,128 @@
+"""Cube: seeds that count, pictures that survive a neighbour's reset, an arm that does not idle."""
+
+import numpy as np
+import pytest
+
+from sdjepa.envs import base, gl, library
+
+
+@pytest.fixture(scope="module")
+def env():
+    return base.make("cube")
+
+
+@pytest.fixture(scope="module")
+def other():
+    return base.make("cube")
+
+
+def drive(env, name, seed, steps):
+    rng = np.random.default_rng(seed)
+    env.reset(rng)
+    policy = env.policy(name, noise=1.0, rng=rng)
+    rows, actions = [env.observe()], []
+    for _ in range(steps):
+        actions.append(policy())
+        env.step(actions[-1])
+        rows.append(env.observe())
+    return rows, actions
+
+
+def test_two_environments_given_one_seed_show_one_scene(env, other):
+    env.reset(np.random.default_rng(5))
+    np.random.random(3)
+    other.reset(np.random.default_rng(5))
+    for name, value in env.observe().items():
+        assert np.array_equal(value, other.observe()[name]), name
+    other.reset(np.random.default_rng(6))
+    assert not np.array_equal(env.observe()["qpos"], other.observe()["qpos"])
+
+
+def test_a_neighbours_reset_leaves_pictures_and_model_alone(env, other):
+    """Left alone, a reset recompiles the model and destroys every other environment's pictures."""
+    env.reset(np.random.default_rng(1))
+    before, model = env.frame(), env._env._model
+    other.reset(np.random.default_rng(2))
+    other.frame()
+    other.reset(np.random.default_rng(3))
+    env.reset(np.random.default_rng(1))
+    assert env._env._model is model
+    assert np.array_equal(env.frame(), before)
+
+
+def test_closing_a_painter_leaves_another_context_alone(env):
+    env.reset(np.random.default_rng(1))
+    before = env.frame()
+    second = gl.Painter(env._env._model, size=64, shadow=0)
+    second.paint(env._env._data, "front_pixels")
+    env.frame()
+    second.close()
+    assert np.array_equal(env.frame(), before)
+
+
+def test_a_restored_state_gives_the_recorded_picture_and_the_recorded_future(env):
+    """MuJoCo's derived quantities lag the state by a substep; a plain setter loses the lag."""
+    rows, actions = drive(env, "expert", 1, 40)
+    frame = env.frame()
+    env.set_state(rows[40])
+    assert np.array_equal(env.frame(), frame)
+    env.set_state(rows[12])
+    for action in actions[12:37]:
+        env.step(action)
+    assert np.abs(env.observe()["qpos"] - rows[37]["qpos"]).max() < 1e-5
+
+
+def test_solved_is_the_termination_of_the_benchmarks_task_mode(env):
+    kind = library.load("envs.ogbench.cube_env").CubeEnv
+    task = kind(env_type="single", ob_type="states", mode="task", terminate_at_goal=True)
+    task.reset()
+    rng = np.random.default_rng(4)
+    env.reset(rng)
+    row = env.observe()
+    both = set()
+    for _ in range(12):
+        goal = row["privileged_block_0_pos"] + rng.normal(size=3) * 0.03
+        env.set_state(row)
+        env.set_goal({"privileged_block_0_pos": goal})
+        task.set_state(row["qpos"], row["qvel"])
+        task.set_target_pos(0, goal)
+        terminated = task.step(np.zeros(5))[2]
+        env.step(np.zeros(5))
+        assert env.solved() == terminated
+        both.add(bool(terminated))
+    assert both == {True, False}
+
+
+def test_the_expert_leaves_few_moments_in_which_nothing_happens_to_the_cube(env):
+    still = {}
+    for name in ("expert", "idle"):
+        gaps = []
+        for seed in range(2):
+            rows, _ = drive(env, name, seed, 150)
+            places = np.stack([row["privileged_block_0_pos"] for row in rows])
+            gaps.append(np.linalg.norm(places[25:] - places[:-25], axis=1) <= 0.04)
+        still[name] = np.mean(np.concatenate(gaps))
+    assert still["expert"] < 0.2
+    assert still["idle"] > 0.4
+
+
+def test_the_planning_oracle_draws_from_the_episode_and_not_from_numpys_global_generator(env):
+    np.random.seed(1)
+    _, actions = drive(env, "plan", 3, 12)
+    np.random.seed(2)
+    assert np.array_equal(actions, drive(env, "plan", 3, 12)[1])
+
+
+def test_gripper_events_are_the_rows_just_after_a_flip():
+    contact = np.array([0, 0, 0.4, 0.6, 1, 0.9, 0.2, 0])[:, None]
+    events = base.env_class("cube").events({"proprio_gripper_contact": contact})
+    assert events["gripper"].tolist() == [3, 6]
+
+
+def test_a_smaller_shadow_map_changes_pixels_a_little_and_only_when_asked(env):
+    env.reset(np.random.default_rng(1))
+    small = gl.Painter(env._env._model, size=base.NATIVE_SIZE, shadow=512)
+    env._env._model.vis.quality.shadowsize = 4096
+    gap = np.abs(small.paint(env._env._data, "front_pixels").astype(int) - env.frame())
+    small.close()
+    assert 0 < gap.mean() < 1

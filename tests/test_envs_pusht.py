@@ -1,0 +1,204 @@
+"""Push-T: the simulator's traps, each with the guard that closes it."""
+
+import json
+
+import numpy as np
+import pytest
+
+from sdjepa.envs import base, demos
+from sdjepa.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def env():
+    return base.make("pusht")
+
+
+def drive(env, policy, steps):
+    rows, actions = [env.observe()], []
+    for _ in range(steps):
+        actions.append(policy())
+        env.step(actions[-1])
+        rows.append(env.observe())
+    return np.stack([row["state"] for row in rows]), np.stack(actions), rows
+
+
+def test_the_picture_is_the_simulators_from_the_first_frame_on():
+    env = base.make("pusht")
+    rng = np.random.default_rng(0)
+    for _ in range(3):
+        env.reset(rng)
+        for _ in range(3):
+            assert np.array_equal(env.frame(), env._env.render())
+            env.step(rng.uniform(-1, 1, 2))
+    assert len(np.unique(env.frame().reshape(-1, 3), axis=0)) > 5  # table, goal, block and agent
+
+
+def test_the_simulators_own_setter_moves_the_agent_and_ours_does_not(env):
+    state = np.array([200.0, 200, 300, 300, 1.0, 120, -80])
+    env.set_state({"state": state})
+    assert np.array_equal(env.observe()["state"], state)
+    env._env._set_state(state)
+    assert np.abs(env.observe()["state"][:2] - state[:2]).max() > 0.5
+
+
+def test_solved_is_the_simulators_own_termination(env):
+    rng = np.random.default_rng(1)
+    both = set()
+    for _ in range(60):
+        env.reset(rng)
+        state = env.observe()["state"]
+        env.set_goal({"state": state + rng.normal(size=7) * [6, 6, 6, 6, 0.25, 0, 0]})
+        terminated = env._env.step(np.zeros(2))[2]
+        assert env.solved() == terminated
+        both.add(bool(terminated))
+    assert both == {True, False}
+
+
+def test_a_goal_angle_below_zero_is_not_taken_for_a_match(env):
+    """The simulator's wrap goes negative beyond a full turn, and a negative error passes."""
+    state = np.array([200.0, 200, 300, 300, 2.0, 0, 0])
+    goal = state.copy()
+    goal[4] = -5.5
+    env.set_state({"state": state})
+    assert env._env.eval_state(goal, state)[0]
+    env.set_goal({"state": goal})
+    assert not env.solved()
+
+
+def test_the_pusher_touches_and_moves_the_block_far_more_than_chance(env):
+    moved, touched = {}, {}
+    for name in ("pusher", "random"):
+        path, contact = [], []
+        for seed in range(4):
+            rng = np.random.default_rng(seed)
+            env.reset(rng)
+            policy = env.policy(name, noise=1.0, rng=rng)
+            states, actions, rows = drive(env, policy, 80)
+            path.append(np.linalg.norm(np.diff(states[:, 2:4], axis=0), axis=1).sum())
+            contact.append(np.mean([row["n_contacts"] > 0 for row in rows]))
+            assert (np.abs(actions) <= 1).all()
+        moved[name], touched[name] = np.mean(path), np.mean(contact)
+    assert moved["pusher"] > 100
+    assert moved["pusher"] > 3 * moved["random"]
+    assert touched["pusher"] > 0.25
+
+
+@pytest.fixture(scope="module")
+def recorded(env, tmp_path_factory):
+    """Demonstrations in both layouts, made by the pusher: absolute targets, as people gave them."""
+    states, targets, ends = [], [], []
+    for seed in range(2):
+        rng = np.random.default_rng(seed)
+        env.reset(rng)
+        start = env.observe()["state"]
+        start[5:] = 0
+        env.set_state({"state": start})
+        path, actions, _ = drive(env, env.policy("pusher", noise=0.0, rng=rng), 50 + 10 * seed)
+        states.append(path[:-1, :5])
+        targets.append(path[:-1, :2] + 100 * actions)
+        ends.append(len(actions) + (ends[-1] if ends else 0))
+    folder = tmp_path_factory.mktemp("demos")
+    arrays = {
+        "state": np.concatenate(states).astype(np.float32),
+        "action": np.concatenate(targets).astype(np.float32),
+        "episode_ends": np.array(ends),
+    }
+    np.savez(folder / "demos.npz", **arrays)
+    for name, values in arrays.items():
+        group = "meta" if name == "episode_ends" else "data"
+        _write_zarr(folder / "demos.zarr" / group / name, values)
+    return folder, states
+
+
+def _write_zarr(folder, values):
+    """A zarr version 2 array in chunks of 37 rows, blosc-compressed by HDF5's filter."""
+    import h5py
+    import hdf5plugin
+
+    folder.mkdir(parents=True)
+    chunk = (37, *values.shape[1:])
+    meta = {"shape": values.shape, "chunks": chunk, "dtype": values.dtype.str, "fill_value": 0}
+    (folder / ".zarray").write_text(json.dumps({**meta, "compressor": {"id": "blosc"}}))
+    for i in range(-(-len(values) // 37)):
+        part = np.zeros(chunk, values.dtype)
+        rows = values[37 * i : 37 * (i + 1)]
+        part[: len(rows)] = rows
+        with h5py.File.in_memory() as file:
+            stored = file.create_dataset("x", data=part, chunks=chunk, **hdf5plugin.Blosc())
+            _, coded = stored.id.read_direct_chunk((0,) * part.ndim)
+        (folder / ".".join([str(i)] + ["0"] * (values.ndim - 1))).write_bytes(coded)
+
+
+def test_both_layouts_hold_the_same_demonstrations(recorded):
+    folder, _ = recorded
+    assert demos.read(folder / "demos.npz").sha256 == demos.read(folder / "demos.zarr").sha256
+
+
+def test_a_replay_without_noise_repeats_the_demonstration(env, recorded):
+    folder, states = recorded
+    found = demos.read(folder / "demos.npz")
+    rng = np.random.default_rng(2)
+    env.reset(rng)
+    policy = env._replay(found, 0.0, rng)
+    first = env.observe()["state"][:5]
+    demo = int(np.argmin([np.abs(path - first).sum(1).min() for path in states]))
+    start = int(np.argmin(np.abs(states[demo] - first).sum(1)))
+    path = []
+    while (action := policy()) is not None:
+        path.append(env.observe()["state"])
+        env.step(action)
+    assert len(path) == len(states[demo]) - start
+    # The agent's velocity is not part of a demonstration, so it lags a little at first.
+    gap = np.linalg.norm(np.array(path)[10:, :2] - states[demo][start + 10 :, :2], axis=1)
+    assert gap.mean() < 5
+
+
+def test_noise_makes_two_replays_of_one_demonstration_differ(env, recorded):
+    folder, _ = recorded
+    ends = []
+    for seed in range(2):
+        rng = np.random.default_rng(seed)
+        env.reset(rng)
+        policy = env.policy("demos", noise=1.0, rng=rng, demos_given=folder / "demos.npz")
+        while (action := policy()) is not None:
+            env.step(action)
+        ends.append(env.observe()["state"])
+    assert not np.allclose(ends[0], ends[1])
+
+
+def test_demonstrations_that_are_missing_or_something_else_are_refused(env, tmp_path, monkeypatch):
+    monkeypatch.delenv(demos.VARIABLE, raising=False)
+    rng = np.random.default_rng(0)
+    assert env.default_policy(None) == "pusher"
+    with pytest.raises(UserError, match="--demos FILE"):
+        env.policy("demos", noise=1.0, rng=rng)
+    with pytest.raises(UserError, match="no demonstrations at"):
+        env.policy("demos", noise=1.0, rng=rng, demos_given=tmp_path / "absent.npz")
+    np.savez(tmp_path / "other.npz", state=np.zeros((4, 7)), action=np.zeros((4, 2)))
+    with pytest.raises(UserError, match="holds no demonstrations"):
+        demos.read(tmp_path / "other.npz")
+    np.savez(
+        tmp_path / "odd.npz",
+        state=np.zeros((4, 7)),
+        action=np.zeros((4, 2)),
+        episode_ends=np.array([4]),
+    )
+    with pytest.raises(UserError, match="do not belong together"):
+        demos.read(tmp_path / "odd.npz")
+
+
+def test_first_contact_is_the_first_row_at_which_the_block_has_moved():
+    state = np.zeros((8, 7))
+    state[:, 2] = [0, 0, 0, 5, 9, 9, 9, 9.5]
+    events = base.env_class("pusht").events({"state": state})
+    assert events["first_contact"].tolist() == [3]
+    assert events["contact"].tolist() == [3, 7]
+
+
+def test_the_angle_error_is_measured_the_short_way_round():
+    state = np.zeros((3, 7))
+    state[:, 2:4] = 256
+    state[:, 4] = [np.pi / 4, 2 * np.pi, np.pi / 4 + np.pi + 0.1]
+    error = base.env_class("pusht").measures({"state": state})["block_angle_err"]
+    assert error == pytest.approx([0, np.pi / 4, np.pi - 0.1])
