@@ -17,6 +17,7 @@ from torch.testing import assert_close
 from sdjepa import ranks
 from sdjepa.config import Objectives
 from sdjepa.objectives.total import TERMS, losses
+from sdjepa.train.monitor import gradient_cosines
 from small import noise, random_batch, scene_of, small_model
 
 EVERYTHING = {f"{term}_weight": 0.1 for term in TERMS}
@@ -37,7 +38,9 @@ def outcome(settings: Objectives) -> dict[str, Tensor]:
     batch["step"][4:] += 100  # every frame near an episode's start is on the first rank
     share = 8 // ranks.world_size()
     mine = slice(ranks.rank() * share, (ranks.rank() + 1) * share)
-    terms = losses(scene_of(model, settings, {name: part[mine] for name, part in batch.items()}))
+    scene = scene_of(model, settings, {name: part[mine] for name, part in batch.items()})
+    terms = losses(scene)
+    terms |= gradient_cosines(scene)
     terms["loss"].backward()
     ranks.average_gradients(model)
     found = {

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from sdjepa import ranks
 from sdjepa.data.loader import Batch
 from sdjepa.model.split import radius
 from sdjepa.model.world_model import WorldModel
@@ -79,7 +80,8 @@ def gradient_cosines(scene: Scene) -> dict[str, Float[Tensor, ""]]:
         flat = [
             torch.zeros_like(p) if g is None else g for g, p in zip(grads, parameters, strict=True)
         ]
-        gradients[name] = torch.cat([g.flatten() for g in flat])
+        # Over all ranks: the cosine of the joined batch is not the mean of the ranks' cosines.
+        gradients[name] = ranks.total(torch.cat([g.flatten() for g in flat]))
     # Through .data: a copy_ would count as a change of tensors the pending backward has saved.
     for buffer, value in kept:
         buffer.data.copy_(value)
