@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,17 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from sdjepa.compass.changes import changes
 from sdjepa.compass.correlation import correlation
+from sdjepa.compass.corruption import corruption
 from sdjepa.compass.course import course
+from sdjepa.compass.events import events
+from sdjepa.compass.film import film
+from sdjepa.compass.geometry import geometry
+from sdjepa.compass.horizon import horizon
 from sdjepa.compass.probe import probe
 from sdjepa.compass.result import Diagnosis, rounded
+from sdjepa.compass.surprise import surprise
 from sdjepa.compass.trace import EpisodeTrace, Trace
 from sdjepa.config import Config
 from sdjepa.report.compare import wilson
@@ -77,8 +85,12 @@ def make_run(
     config: Config = SMALL,
     scored: bool = True,
     compass: bool = True,
+    whole: bool = False,
 ) -> Path:
-    """A whole run directory; `seed` moves outcomes and latents, tasks stay the same."""
+    """A run directory; `seed` moves outcomes and latents, tasks stay the same.
+
+    `whole` adds every further diagnostic to the first three.
+    """
     run = Run.create(path, config)
     rng = np.random.default_rng(seed)
     for step in range(0, 451, 10):
@@ -107,7 +119,54 @@ def make_run(
             probe(trace, seed=0, projections=19, draws=99),
         ):
             write_diagnosis(path, found)
+        for found in further(trace) if whole else ():
+            write_diagnosis(path, found)
     return path
+
+
+class Still:
+    """Dynamics in which nothing moves."""
+
+    def following(self, latents: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        return latents[:, -1]
+
+    def rollout(self, start: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        return np.repeat(start[:, None], actions.shape[1], axis=1)
+
+
+def further(trace: Trace) -> Iterator[Diagnosis]:
+    """The diagnostics beyond the first three, with few draws."""
+    where = {e.index: e.path for e in trace.episodes}
+
+    def frames(episode: int, rows: np.ndarray) -> np.ndarray:
+        image = np.full((len(rows), 32, 32, 3), 230, np.uint8)
+        for frame, (x, y) in zip(image, where[episode][rows], strict=True):
+            frame[int(np.clip(y / 7, 0, 31)), int(np.clip(x / 7, 0, 31))] = (255, 0, 0)
+        return image
+
+    yield film(trace, frames, extent=(0.0, 224.0, 0.0, 224.0))
+    yield horizon(trace, seed=0)
+    yield events(trace, seed=0, draws=49, planes=9)
+    yield changes(trace, seed=0, draws=49)
+    yield corruption(trace, Still(), seed=0, draws=49, planes=9)
+    yield surprise(trace, Still(), seed=0, pairs=20, planes=9)
+    yield geometry(trace, seed=0)
+    yield flattened(trace)
+
+
+def flattened(trace: Trace) -> Diagnosis:
+    """What `embedding` writes, with random points: its t-SNE alone would take most of the time."""
+    rng = np.random.default_rng(0)
+    shown = trace.episodes[:3]
+    points = [rng.normal(size=(3 * ROWS, dim)) for dim in (2, 2, 3)]
+    found = {"2d": points[1], "3d": points[2], "perplexity": 30}
+    results = {
+        "points": [{"episode": e.index, "rows": np.arange(ROWS)} for e in shown],
+        "plane": points[0],
+        "pca": {"coordinates": points[1], "variance_ratio": [0.5, 0.2]},
+        "tsne": {"progress": found, "content": found},
+    }
+    return Diagnosis("embedding", "The latent as a picture", "Looks like?", "shown", "so", results)
 
 
 def write_diagnosis(path: Path, found: Diagnosis) -> None:

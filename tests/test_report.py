@@ -1,9 +1,11 @@
 """The page says what the files say, in one file, and says what is missing."""
 
+import csv
 import html.parser
 import json
 import re
 import shutil
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,11 +17,13 @@ from report_runs import SMALL, make_run, tampered
 from sdjepa.config import Config
 from sdjepa.errors import UserError
 from sdjepa.report.compare import mcnemar, pair, wilson
+from sdjepa.report.export import drawings, export
 from sdjepa.report.making import departures, minutes
 from sdjepa.report.page import report
 from sdjepa.report.picture import picture
 from sdjepa.report.read import read_runs
-from sdjepa.report.style import PALETTE, angle_colours, cyclic, to_svg
+from sdjepa.report.style import PALETTE, angle_colours, cyclic, to_bytes, to_svg
+from sdjepa.report.tables import Table, comma_separated, latex, markdown, paired_table
 from sdjepa.report.words import GLOSSARY
 
 
@@ -262,3 +266,37 @@ def test_the_picture_needs_a_score_and_a_compass(runs: list[Path], tmp_path: Pat
     with pytest.raises(UserError, match="sdjepa score"):
         picture(bare, tmp_path / "none.png")
     assert not (tmp_path / "none.png").exists()
+
+
+def test_every_figure_and_table_becomes_files(runs: list[Path], tmp_path: Path) -> None:
+    read = read_runs(runs)
+    pictures = tmp_path / "figures"
+    # One drawing is enough to see files appear; drawing all of them is the page's own test.
+    name, drawn = next(iter(drawings(read)))
+    assert name == "success-tworoom"
+    assert to_bytes(drawn, "png", dpi=60).startswith(b"\x89PNG")
+    assert to_bytes(drawn, "pdf").startswith(b"%PDF")
+    slim = [replace(run, compass=(), metrics=(), scores=()) for run in read]
+    assert {path.suffix for path in export(slim, pictures)} == {".md", ".csv", ".tex"}
+
+
+def test_the_three_forms_of_a_table_hold_the_same_numbers(runs: list[Path]) -> None:
+    table = paired_table(read_runs(runs))
+    rows = list(csv.reader(comma_separated(table).splitlines()))
+    assert rows[0] == list(table.head)
+    first, second = (run.scores[0].rate.value for run in read_runs(runs))
+    assert float(rows[1][4]) == pytest.approx(second - first, abs=0.05)
+    assert markdown(table).count("\n") == 3
+    assert "other against demo" in latex(table)
+    assert latex(Table("x", ("a_b", "%"), (("c&d", "\u22121"),))).count("\\\\\n") == 2
+    assert r"a\_b & \%" in latex(Table("x", ("a_b", "%"), ()))
+
+
+def test_an_unknown_diagnostic_still_shows_its_numbers(runs: list[Path], tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", scored=False, compass=False)
+    (run / "compass").mkdir()
+    shutil.copy(runs[0] / "compass" / "probe.json", run / "compass" / "new.json")
+    tampered(run / "compass" / "new.json", diagnostic="new", results={"how_far": 0.321})
+    text = report([run], out=tmp_path / "page.html").read_text()
+    assert "how far" in text
+    assert "0.321" in text

@@ -20,6 +20,7 @@ from sdjepa.compass.corruption import corruption
 from sdjepa.compass.course import course
 from sdjepa.compass.embedding import embedding
 from sdjepa.compass.events import events
+from sdjepa.compass.film import film
 from sdjepa.compass.geometry import geometry
 from sdjepa.compass.horizon import horizon
 from sdjepa.compass.probe import probe
@@ -53,6 +54,11 @@ class Case:
 
 DIAGNOSTICS: dict[str, Callable[[Case], Diagnosis]] = {
     "course": lambda case: course(case.trace),
+    "film": lambda case: film(
+        case.trace,
+        lambda episode, rows: case.episodes.frames(case.episodes.rows(episode).start + rows),
+        extent=env_class(case.trace.env).extent,
+    ),
     "correlation": lambda case: correlation(case.trace, seed=case.seed),
     "probe": lambda case: probe(case.trace, seed=case.seed, against=case.against),
     "geometry": lambda case: geometry(case.trace, seed=case.seed),

@@ -3,17 +3,20 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
+from matplotlib.colors import to_hex
+
 from sdjepa.report import published
 from sdjepa.report.blocks import escape, figure, grid, number, spoken, table
 from sdjepa.report.compass_panels import PANELS, TERMS, diagnostic_panels
 from sdjepa.report.read import Diagnostic
-from sdjepa.report.style import to_svg
+from sdjepa.report.style import THETA, angle_colours, to_svg
 
 
 def ordered(names: Iterable[str]) -> list[str]:
     """Diagnostics in reading order; those without figures last, by name."""
-    known = list(PANELS)
-    return sorted(names, key=lambda name: (known.index(name) if name in PANELS else 99, name))
+    known = ["course", "film", *list(PANELS)[1:]]
+    return sorted(names, key=lambda name: (known.index(name) if name in known else 99, name))
 
 
 def terms(found: Diagnostic) -> tuple[str, ...]:
@@ -23,6 +26,8 @@ def terms(found: Diagnostic) -> tuple[str, ...]:
 
 def panels(found: Diagnostic, *, unique: str) -> str:
     """The figures as HTML rows, or the plain numbers; `unique` keeps ids of two runs apart."""
+    if found.name == "film":
+        return _strips(found)
     drawn = diagnostic_panels(found)
     if not drawn:
         return _numbers(found)
@@ -38,6 +43,26 @@ def panels(found: Diagnostic, *, unique: str) -> str:
         rows.setdefault(panel.row, []).append(figure(svg, panel.caption))
         sizes[panel.row] = panel.size
     return "".join(grid(items, size=sizes[row]) for row, items in rows.items())
+
+
+def _strips(found: Diagnostic) -> str:
+    """Eight frames of each of three episodes, underlined in the colour of their angle."""
+    strips = ""
+    for episode in found.record["results"]["episodes"][:3]:
+        moments = np.unique(np.linspace(0, len(episode["rows"]) - 1, 8).round().astype(int))
+        colours = angle_colours(np.asarray(episode["theta"], float))
+        cells = "".join(
+            f'<li style="--c:{to_hex(colours[i])}"><img alt="Frame {episode["rows"][i]}" '
+            f'src="data:image/png;base64,{episode["frames"][i]}">'
+            f"<span>{episode['rows'][i]}<b>{number(float(episode['theta'][i]))}</b></span></li>"
+            for i in moments
+        )
+        strips += (
+            f'<p class="question">Episode {episode["episode"]}</p><ol class="strip">{cells}</ol>'
+        )
+    return strips + figure(
+        "", f"Below each frame its number and {THETA} in radians, on a bar of its colour."
+    )
 
 
 def _numbers(found: Diagnostic) -> str:

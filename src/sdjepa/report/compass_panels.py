@@ -51,13 +51,13 @@ def _course(record: Record) -> Iterator[Panel]:
         "<b>r over time.</b> Near 0 the needle has no direction and the angle means nothing.",
         lambda: course_figures.over_time(episodes, name="radius"),
     )
-    bounds = course_figures.bounds(episodes)
+    view = record.get("extent") or course_figures.bounds(episodes)
     for i, episode in enumerate(course_figures.chosen(episodes)):
         yield Panel(
             f"path-{episode['episode']}",
             f"Path of episode {episode['episode']} coloured by {THETA}",
             f"Episode {episode['episode']}" + (f", path coloured by {THETA}" if i == 0 else ""),
-            lambda episode=episode: course_figures.path(episode, bounds=bounds),
+            lambda episode=episode: course_figures.path(episode, view=view),
             row=1,
             size="small",
         )
@@ -291,6 +291,7 @@ PANELS: dict[str, Callable[[Record], Iterator[Panel]]] = {
 }
 TERMS: dict[str, tuple[str, ...]] = {
     "course": ("split", "theta", "r", "held_out"),
+    "film": ("theta",),
     "correlation": ("spearman", "clock", "null"),
     "probe": ("probe", "r2", "clock", "null"),
     "horizon": ("latent", "block"),
@@ -305,4 +306,6 @@ TERMS: dict[str, tuple[str, ...]] = {
 
 def diagnostic_panels(found: Diagnostic) -> list[Panel]:
     """The figures of one result file; none for a diagnostic the page has no drawing for."""
-    return list(PANELS[found.name](found.record)) if found.name in PANELS else []
+    if found.name not in PANELS:
+        return []
+    return list(PANELS[found.name]({**found.record, "extent": found.extent}))

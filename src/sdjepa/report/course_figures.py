@@ -113,7 +113,7 @@ def over_time(episodes: Sequence[Episode], *, name: str) -> Figure:
 
 
 @styled
-def path(episode: Episode, *, bounds: tuple[float, float, float, float]) -> Figure:
+def path(episode: Episode, *, view: Sequence[float]) -> Figure:
     """Where one episode went, coloured by the angle of its latent at that moment."""
     figure = Figure(figsize=(1.75, 1.75))
     axes = figure.add_axes((0.01, 0.01, 0.98, 0.98))
@@ -122,19 +122,19 @@ def path(episode: Episode, *, bounds: tuple[float, float, float, float]) -> Figu
     coloured_line(axes, points, np.asarray(episode["theta"], float))
     axes.plot(*points[0], "s", ms=5, mfc=PAPER, mec=INK, mew=1.0)
     axes.plot(*points[-1], "*", ms=9, mfc=INK, mec=PAPER, mew=0.6)
-    left, right, low, high = bounds
-    axes.set(xlim=(left, right), ylim=(high, low), aspect="equal", xticks=[], yticks=[])
+    left, right, top, bottom = view
+    axes.set(xlim=(left, right), ylim=(bottom, top), aspect="equal", xticks=[], yticks=[])
     for spine in axes.spines.values():
         spine.set_visible(False)
     return figure
 
 
 def bounds(episodes: Sequence[Episode]) -> tuple[float, float, float, float]:
-    """A square around every path, with a margin."""
+    """Left, right, top and bottom of a square around every path, y upwards as on graph paper."""
     points = np.concatenate([np.asarray(e["path"], float) for e in episodes])
     low, high = points.min(0), points.max(0)
     middle, half = (low + high) / 2, float((high - low).max()) * 0.56 or 1.0
-    return (middle[0] - half, middle[0] + half, middle[1] - half, middle[1] + half)
+    return (middle[0] - half, middle[0] + half, middle[1] + half, middle[1] - half)
 
 
 @styled

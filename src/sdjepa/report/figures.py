@@ -170,7 +170,7 @@ def draw_path(axes: Axes, rollout: Mapping[str, Any]) -> None:
         everything = np.concatenate([path, start[None, :2], goal[None, :2]])
         middle = (everything.min(0) + everything.max(0)) / 2
         half = float(np.ptp(everything, axis=0).max()) * 0.6 or 1.0
-        extent = (middle[0] - half, middle[0] + half, middle[1] - half, middle[1] + half)
+        extent = (middle[0] - half, middle[0] + half, middle[1] + half, middle[1] - half)
     left, right, top, bottom = extent
     axes.set(xlim=(left, right), ylim=(bottom, top), xticks=[], yticks=[])
     for spine in axes.spines.values():

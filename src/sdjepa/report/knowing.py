@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from sdjepa.report.blocks import columns, escape, missing, series_variable, spoken
 from sdjepa.report.compass_figures import in_print, ordered, panels, terms
+from sdjepa.report.player import player
 from sdjepa.report.read import Diagnostic, RunFiles
 from sdjepa.report.style import RHO, THETA
 from sdjepa.report.words import words
@@ -19,12 +20,18 @@ def knowing(runs: Sequence[RunFiles]) -> str:
         "episodes it never saw, and gives every finding a control that could have broken it.</p>"
         "</header>"
     )
+    players = [(run, player(run)) for run in runs]
+    watch = "".join(
+        f"<h4>{escape(run.label if len(runs) > 1 else 'Watch an episode')}</h4>{shown}"
+        for run, shown in players
+        if shown
+    )
     names = ordered({found.name for run in runs for found in run.compass})
     body = "".join(_diagnostic(name, runs, opened=i == 0) for i, name in enumerate(names))
     for run in runs:
         if not run.compass:
             body += missing(f"{run.label} has no compass yet.", f"sdjepa compass {run.label}")
-    return head + body + "</section>"
+    return head + watch + body + "</section>"
 
 
 def _diagnostic(name: str, runs: Sequence[RunFiles], *, opened: bool) -> str:
@@ -39,6 +46,13 @@ def _diagnostic(name: str, runs: Sequence[RunFiles], *, opened: bool) -> str:
         figures.append((tag and f"<h4>{tag}</h4>") + panels(item, unique=f"{name}-{i}"))
     drawn = columns(figures)
     note = words(*terms(first))
+    beside = first.record.get("against")
+    if beside:
+        verdicts.append(
+            '<p class="verdict open"><span class="run">'
+            f"Baseline {escape(str(beside['run']))}</span>"
+            f"{escape(spoken(beside['verdict']))}</p>"
+        )
     return (
         f'<article class="diagnostic"><h3>{escape(spoken(first.title))}</h3>'
         f'<p class="question">{escape(spoken(first.question))}</p>{columns(verdicts)}'

@@ -41,7 +41,7 @@ def render(runs: Sequence[RunFiles]) -> str:
         '<link rel="icon" href="data:,">'
         f"<title>{escape(title)}</title><style>{_themes()}{_asset('style.css')}</style></head>"
         f'<body><a class="skip" href="#plan">Skip to the results</a><div class="page">{body}</div>'
-        f"<script>{_asset('page.js')}</script></body></html>\n"
+        f"<script>{_asset('page.js')}{_asset('player.js')}</script></body></html>\n"
     )
 
 

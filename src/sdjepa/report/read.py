@@ -8,7 +8,7 @@ import hashlib
 import json
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,7 @@ class Diagnostic:
     question: str
     verdict: str
     record: Mapping[str, Any]
+    extent: tuple[float, float, float, float] | None = None  # of a frame, in units of a path
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ def _read_run(path: Path, *, label: str) -> RunFiles:
         manifest=read_json(manifest) if manifest.exists() else {},
         metrics=tuple(record for record in run.metrics() if "step" in record),
         scores=tuple(_read_score(file) for file in scores),
-        compass=tuple(_read_diagnostic(file) for file in compass),
+        compass=_with_extent([_read_diagnostic(file) for file in compass]),
         parameters=_count_parameters(path / "checkpoints"),
         digests={
             str(file.relative_to(path)): hashlib.sha256(file.read_bytes()).hexdigest()[:12]
@@ -189,6 +190,13 @@ def _read_diagnostic(file: Path) -> Diagnostic:
         raise UserError(
             f"{file} lacks {error}; make it again with: sdjepa compass {file.parents[1]}"
         ) from error
+
+
+def _with_extent(found: list[Diagnostic]) -> tuple[Diagnostic, ...]:
+    """Every diagnostic of a run draws paths on the ground that its film shows."""
+    film = next((item for item in found if item.name == "film"), None)
+    extent = film.record["results"].get("extent") if film else None
+    return tuple(replace(item, extent=tuple(extent) if extent else None) for item in found)
 
 
 def _count_parameters(checkpoints: Path) -> int | None:
