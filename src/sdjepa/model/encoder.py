@@ -12,6 +12,9 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
 class Encoder(nn.Module):
+    pixel_mean: Tensor
+    pixel_std: Tensor
+
     def __init__(self, config: Model) -> None:
         super().__init__()
         self.patch = config.patch
