@@ -22,6 +22,7 @@ from sdjepa.report.style import (
     THETA,
     angle_colours,
     cyclic,
+    panel,
     quiet,
     styled,
 )
@@ -90,8 +91,8 @@ def draw_dial(axes: Axes, episodes: Sequence[Episode]) -> None:
 @styled
 def over_time(episodes: Sequence[Episode], *, name: str) -> Figure:
     """`theta` (from its first value) or `radius` of every episode, a few of them strong."""
-    figure = Figure(figsize=(3.1, 2.2), layout="constrained")
-    axes = quiet(figure.subplots())
+    figure, axes = panel(3.1, 2.2)
+    quiet(axes)
     strong = {id(episode) for episode in chosen(episodes, 3)}
     for episode in episodes:
         values = np.asarray(episode[name], float)

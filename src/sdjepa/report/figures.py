@@ -21,6 +21,7 @@ from sdjepa.report.style import (
     RULE,
     SERIES,
     VERMILION,
+    panel,
     quiet,
     styled,
 )
@@ -124,8 +125,8 @@ def _success_row(axes: Axes, row: _Row, y: float, *, wide: bool) -> None:
 @styled
 def solved_by_step(runs: Sequence[tuple[str, Score]], *, budget: int | None = None) -> Figure:
     """Share of tasks solved within so many environment steps."""
-    figure = Figure(figsize=(3.6, 1.9), layout="constrained")
-    axes = quiet(figure.subplots())
+    figure, axes = panel(3.6, 1.9)
+    quiet(axes)
     last = budget or 1
     for i, (label, score) in enumerate(runs):
         steps = np.sort([t.steps_to_success for t in score.tasks if t.steps_to_success is not None])
@@ -194,8 +195,8 @@ def loss_terms(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
 @styled
 def loss_curve(runs: Sequence[tuple[str, Sequence[Mapping[str, Any]]]], *, term: str) -> Figure:
     """One term over training: line for training, dots for held-out episodes."""
-    figure = Figure(figsize=(2.9, 1.95), layout="constrained")
-    axes = quiet(figure.subplots())
+    figure, axes = panel(2.9, 1.95)
+    quiet(axes)
     values: list[float] = []
     for i, (_, metrics) in enumerate(runs):
         colour = SERIES[i % len(SERIES)]

@@ -16,6 +16,7 @@ from sdjepa.report.style import (
     SERIES,
     THETA,
     VERMILION,
+    panel,
     quiet,
     styled,
 )
@@ -24,8 +25,8 @@ from sdjepa.report.style import (
 @styled
 def error_by_horizon(results: Mapping[str, Any], *, part: str) -> Figure:
     """Error of imagined latents as the model looks further ahead, beside standing still."""
-    figure = Figure(figsize=(2.9, 2.0), layout="constrained")
-    axes = quiet(figure.subplots())
+    figure, axes = panel(2.9, 2.0)
+    quiet(axes)
     rows = results["rows"]
     for name, colour in (("standing_still", FAINT), ("rollout", SERIES[0])):
         found = results[part][name]
@@ -49,8 +50,8 @@ _PARTS = {
 @styled
 def cosines(found: Mapping[str, Any], *, rows: Sequence[int], title: str) -> Figure:
     """Mean cosine between episodes at the same moment, per part of the latent."""
-    figure = Figure(figsize=(2.9, 2.0), layout="constrained")
-    axes = quiet(figure.subplots())
+    figure, axes = panel(2.9, 2.0)
+    quiet(axes)
     for name, colour in (("content", BLUE), ("progress", VERMILION)):
         low, high = np.asarray(found[name]["ci95"], float).T
         axes.fill_between(rows, low, high, color=colour, alpha=0.15, lw=0)

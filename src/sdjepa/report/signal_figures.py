@@ -18,6 +18,7 @@ from sdjepa.report.style import (
     RULE,
     THETA,
     VERMILION,
+    panel,
     quiet,
     styled,
 )
@@ -87,8 +88,8 @@ def auroc_rows(
 @styled
 def auroc_tolerances(at: Mapping[str, Any], *, signals: Iterable[str]) -> Figure:
     """AUROC around events as the tolerance widens, for the two signals the paper compares."""
-    figure = Figure(figsize=(3.3, 2.1), layout="constrained")
-    axes = quiet(figure.subplots())
+    figure, axes = panel(3.3, 2.1)
+    quiet(axes)
     tolerances = [int(tolerance) for tolerance in at]
     for name in signals:
         found = [at[str(t)]["signals"][name] for t in tolerances]
@@ -106,8 +107,8 @@ def auroc_tolerances(at: Mapping[str, Any], *, signals: Iterable[str]) -> Figure
 @styled
 def around_events(around: Mapping[str, Any], *, signals: Iterable[str]) -> Figure:
     """Mean standardised signal before and after an event, with the band chance stays in."""
-    figure = Figure(figsize=(3.3, 2.1), layout="constrained")
-    axes = quiet(figure.subplots())
+    figure, axes = panel(3.3, 2.1)
+    quiet(axes)
     lags = around["lags"]
     for name in signals:
         if name not in around:
@@ -127,8 +128,7 @@ def around_events(around: Mapping[str, Any], *, signals: Iterable[str]) -> Figur
 @styled
 def example(found: Mapping[str, Any]) -> Figure:
     """One episode's signals, each scaled to its own range, with its true events."""
-    figure = Figure(figsize=(2.6, 1.45), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = panel(2.6, 1.5, left=0.1)
     for name, values in found["signals"].items():
         if name == "angle_error" and "angular_velocity" in found["signals"]:
             continue  # two vermilion lines could not be told apart
@@ -154,8 +154,11 @@ def example(found: Mapping[str, Any]) -> Figure:
 @styled
 def cut_trace(mode: Mapping[str, Any]) -> Figure:
     """Theta along an edited episode above its jump from frame to frame; the cut is dashed."""
-    figure = Figure(figsize=(2.75, 2.2), layout="constrained")
-    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+    figure = Figure(figsize=(2.75, 2.3))
+    upper, lower = figure.subplots(
+        2, 1, sharex=True, height_ratios=(3, 2),
+        gridspec_kw={"left": 0.17, "right": 0.97, "bottom": 0.19, "top": 0.9, "hspace": 0.38},
+    )  # fmt: skip
     theta = np.unwrap(np.asarray(mode["theta"], float))
     source = np.asarray(mode["source"])
     for which, colour in ((0, BLUE), (1, VERMILION)):

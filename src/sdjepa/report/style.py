@@ -130,6 +130,17 @@ def angle_colours(theta_rad: Float[np.ndarray, "n"]) -> Float[np.ndarray, "n 4"]
     return cyclic()((np.asarray(theta_rad) / (2 * np.pi)) % 1.0)
 
 
+def panel(width: float, height: float, *, left: float = 0.45) -> tuple[Figure, Axes]:
+    """A figure with one plot and room for title and labels, all in inches.
+
+    Fixed margins take a third of the time of a solved layout, and panels of a row align.
+    """
+    figure = Figure(figsize=(width, height))
+    right, top, bottom = 0.1, 0.27, 0.43
+    plot = (width - left - right) / width, (height - top - bottom) / height
+    return figure, figure.add_axes((left / width, bottom / height, *plot))
+
+
 def quiet(axes: Axes, *, grid: str | None = "y") -> Axes:
     """Take away what carries no information: the y spine, and grid lines on the other axis."""
     axes.spines["left"].set_visible(False)
