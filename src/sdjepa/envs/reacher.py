@@ -6,7 +6,10 @@ compares raw joint angles although the shoulder turns without limit; `other_succ
 wrapped reading.
 """
 
+import copy
+import functools
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int, UInt8
@@ -39,11 +42,8 @@ class Reacher(Env):
     signature = ("qpos", 2)
 
     def __init__(self, *, shadow: int = 0) -> None:
-        gl.choose_backend()
-        self._env = library.load("envs.dmcontrol.reacher").ReacherDMControlWrapper(
-            task="qpos_match"
-        )
-        self._env.reset(seed=0)  # compiles the model with the target made invisible, once for all
+        self._env = copy.copy(_template())
+        self._env.env = _own_physics(self._env.env)
         self._shadow = shadow
         self.action_low = self._env.action_space.low.astype(np.float32)
         self.action_high = self._env.action_space.high.astype(np.float32)
@@ -68,7 +68,6 @@ class Reacher(Env):
         self._env.set_target_qpos(np.asarray(row["qpos"], dtype=np.float64))
 
     def step(self, action: Float[np.ndarray, "action"]) -> None:
-        self._control._step_limit = float("inf")
         self._control._reset_next_step = False
         self._env.step(np.asarray(action))
 
@@ -164,3 +163,22 @@ class Reacher(Env):
         return LINK_M * np.column_stack(
             [np.cos(shoulder) + np.cos(both), np.sin(shoulder) + np.sin(both)]
         )
+
+
+@functools.cache
+def _template() -> Any:
+    """A simulator, its target made invisible; made once, as compiling one takes half a second."""
+    gl.choose_backend()
+    module = library.load("envs.dmcontrol.reacher")
+    env = module.ReacherDMControlWrapper(task="qpos_match")
+    env.reset(seed=0)
+    return env
+
+
+def _own_physics(shared: Any) -> Any:
+    """Another dm_control environment of the same task, with its own model and state."""
+    module = library.load("envs.dmcontrol.reacher")
+    physics = shared.physics.copy(share_model=False)
+    task = module.ReacherQPosMatchTask(target_size=shared.task._target_size)
+    control = module.control.Environment(physics, task)  # without the 20 s limit
+    return module.action_scale.Wrapper(control, minimum=-1.0, maximum=1.0)
