@@ -123,11 +123,11 @@ def _success_row(axes: Axes, row: _Row, y: float, *, wide: bool) -> None:
 
 
 @styled
-def solved_by_step(runs: Sequence[tuple[str, Score]], *, budget: int | None = None) -> Figure:
+def solved_by_step(runs: Sequence[tuple[str, Score]]) -> Figure:
     """Share of tasks solved within so many environment steps."""
     figure, axes = panel(3.6, 1.9)
     quiet(axes)
-    last = budget or 1
+    last = max(score.budget or 1 for _, score in runs)
     for i, (label, score) in enumerate(runs):
         steps = np.sort([t.steps_to_success for t in score.tasks if t.steps_to_success is not None])
         last = max(last, int(steps[-1]) if len(steps) else 1)

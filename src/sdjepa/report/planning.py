@@ -117,16 +117,11 @@ def _tasks(scored: Sequence[Scored]) -> str:
         "Hover to see which.</p>"
     )
     curve = to_svg(
-        solved_by_step(scored, budget=_budget(scored[0][1])),
+        solved_by_step(scored),
         alt="Share of tasks solved within so many environment steps",
         name=f"steps-{scored[0][1].env}",
     )
     return f'<div class="runs"><div>{"".join(blocks)}{text}</div><div>{figure(curve)}</div></div>'
-
-
-def _budget(score: Score) -> int | None:
-    settings = (score.record.get("config") or {}).get("score") or {}
-    return settings.get("budget")
 
 
 def _outcome(outcome: bool, steps: int | None) -> str:

@@ -55,6 +55,11 @@ class Score:
     record: Mapping[str, Any]
 
     @property
+    def budget(self) -> int | None:
+        """Environment steps a task might take, where the file says so."""
+        return ((self.record.get("config") or {}).get("score") or {}).get("budget")
+
+    @property
     def num_solved(self) -> int:
         return sum(task.outcome for task in self.tasks)
 
