@@ -10,14 +10,26 @@ import numpy as np
 from jaxtyping import Float
 from numpy import ndarray
 from scipy.special import digamma
-from scipy.stats import rankdata
 
 _FLAT = 1e-12  # spread, relative to the largest value, below which a series is called constant
 
 
 def ranks(series: Float[ndarray, "*batch time"]) -> Float[ndarray, "*batch time"]:
     """Ranks from 1, ties sharing their mean rank."""
-    return rankdata(series, axis=-1).astype(float)
+    size = series.shape[-1]
+    order = np.argsort(series, axis=-1)
+    ordered = np.take_along_axis(series, order, axis=-1)
+    differs = ordered[..., 1:] != ordered[..., :-1]
+    edge = np.ones((*series.shape[:-1], 1), bool)
+    place = np.arange(size)
+    # Of every run of equals, the place of its first and of its last member.
+    first = np.where(np.concatenate([edge, differs], axis=-1), place, 0)
+    last = np.where(np.concatenate([differs, edge], axis=-1), place, size)
+    first = np.maximum.accumulate(first, axis=-1)
+    last = np.minimum.accumulate(last[..., ::-1], axis=-1)[..., ::-1]
+    found = np.empty(series.shape)
+    np.put_along_axis(found, order, (first + last) / 2 + 1, axis=-1)
+    return found
 
 
 def pearson(

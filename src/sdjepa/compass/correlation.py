@@ -41,7 +41,9 @@ PLANES = 199
 GRID = 48  # moments at which mutual information is estimated: its cost grows with their square
 
 
-def correlation(trace: Trace, *, seed: int, draws: int = DRAWS, planes: int = PLANES) -> Diagnosis:
+def correlation(
+    trace: Trace, *, seed: int, draws: int = DRAWS, planes: int = PLANES, grid: int = GRID
+) -> Diagnosis:
     """Rank correlation of theta with the clock and every measure, beside four nulls."""
     episodes = trace.episodes
     series = {CLOCK: [np.arange(float(e.num_rows)) for e in episodes]}
@@ -50,52 +52,32 @@ def correlation(trace: Trace, *, seed: int, draws: int = DRAWS, planes: int = PL
         for name in trace.measure_names
     }
     thetas = [e.theta for e in episodes]
-    frames = random_frames(
-        episodes[0].latents.shape[1], 2, planes, rng=numpy_stream(seed, "compass", "planes")
-    )
-    plane_ranks = [_plane_ranks(e, frames) for e in episodes]
-    clocks = series[CLOCK]
     results = {
-        name: _association(thetas, values, clocks, seed=seed) for name, values in series.items()
+        name: _association(thetas, values, series[CLOCK], seed=seed)
+        for name, values in series.items()
     }
-    nulls: dict[str, Any] = {"random_planes": {}, "phase_randomised": {}, "swapped_episodes": {}}
-    plane_draws, swap_draws = {}, {}
-    for name, values in series.items():
-        observed = results[name]["mean_abs_rho"]
-        plane_draws[name] = _plane_null(plane_ranks, values)
-        nulls["random_planes"][name] = summary(observed, plane_draws[name])
-        rng = numpy_stream(seed, "compass", "phase", name)
-        nulls["phase_randomised"][name] = summary(
-            observed, _phase_null(thetas, values, draws, rng=rng)
+    chance = _chance(trace, thetas, series, seed=seed, draws=draws, planes=planes)
+    nulls: dict[str, Any] = {
+        kind: {name: summary(results[name]["mean_abs_rho"], own) for name, own in found.items()}
+        for kind, found in chance.items()
+    }
+    for name in trace.measure_names:
+        rng = numpy_stream(seed, "compass", "information")
+        results[name]["mutual_information"] = _information(
+            thetas, series[name], draws, grid=grid, rng=rng
         )
-        if name != CLOCK:
-            rng = numpy_stream(seed, "compass", "swap", name)
-            # One stream for all measures would tie their draws together; the maximum below wants
-            # exactly that, so it uses its own common order.
-            table = _swap_table(thetas, values)
-            nulls["swapped_episodes"][name] = summary(
-                observed, swapped(np.abs(table), draws, rng=rng)
-            )
-            common = numpy_stream(seed, "compass", "swap")
-            swap_draws[name] = swapped(np.abs(table), draws, rng=common)
-            results[name]["mutual_information"] = _information(
-                thetas, values, draws, rng=numpy_stream(seed, "compass", "mi", name)
-            )
     direction = np.array(results[CLOCK]["rho"])
-    rng = numpy_stream(seed, "compass", "signs")
-    flips = np.abs(sign_flipped(direction, draws, rng=rng))
-    nulls["direction"] = summary(float(np.abs(np.nanmean(direction))), flips)
-    claims = _claims(results, nulls, plane_draws, swap_draws)
-    order = sorted(
-        (n for n in results if n != CLOCK), key=lambda n: -_or_zero(results[n]["mean_abs_rho"])
-    )
+    flips = sign_flipped(direction, draws, rng=numpy_stream(seed, "compass", "signs"))
+    nulls["direction"] = summary(float(np.abs(np.nanmean(direction))), np.abs(flips))
+    claims = _claims(results, nulls, chance)
+    order = sorted(trace.measure_names, key=lambda n: -_or_zero(results[n]["mean_abs_rho"]))
     return Diagnosis(
         diagnostic="correlation",
         title="What the angle runs with",
         question="Does the angle follow the clock or the task more closely than two random "
         "directions of the latent would?",
         status=claims["task"]["status"],
-        reason=_sentence(results, nulls, claims, order),
+        reason=_sentence(results, nulls, claims),
         results={
             "measures": results,
             "order": [CLOCK, *order],
@@ -104,6 +86,36 @@ def correlation(trace: Trace, *, seed: int, draws: int = DRAWS, planes: int = PL
         },
         nulls=nulls,
     )
+
+
+def _chance(
+    trace: Trace,
+    thetas: list[ndarray],
+    series: dict[str, list[ndarray]],
+    *,
+    seed: int,
+    draws: int,
+    planes: int,
+) -> dict[str, dict[str, Float[ndarray, "draws"]]]:
+    """Per null and series, mean |rho| of every draw; a draw is the same for all series."""
+    width = trace.episodes[0].latents.shape[1]
+    frames = random_frames(width, 2, planes, rng=numpy_stream(seed, "compass", "planes"))
+    plane_ranks = [_plane_ranks(e, frames) for e in trace.episodes]
+    rng = numpy_stream(seed, "compass", "phase")
+    phase_ranks = [ranks(phase_randomised(theta, draws, rng=rng)) for theta in thetas]
+    found: dict[str, dict[str, ndarray]] = {
+        "random_planes": {},
+        "phase_randomised": {},
+        "swapped_episodes": {},
+    }
+    for name, values in series.items():
+        found["random_planes"][name] = _mean_abs_rho(plane_ranks, values)
+        found["phase_randomised"][name] = _mean_abs_rho(phase_ranks, values)
+        if name != CLOCK:  # every episode has the same clock: swapping would change nothing
+            rng = numpy_stream(seed, "compass", "swap")
+            table = np.abs(_swap_table(thetas, values))
+            found["swapped_episodes"][name] = swapped(table, draws, rng=rng)
+    return found
 
 
 def _association(
@@ -131,18 +143,10 @@ def _plane_ranks(e: EpisodeTrace, frames: Float[ndarray, "planes latent 2"]) -> 
     return ranks(np.unwrap(plane_angle(points), axis=-1))
 
 
-def _plane_null(plane_ranks: list[ndarray], values: list[ndarray]) -> Float[ndarray, "planes"]:
-    rho = [pearson(r, ranks(v)) for r, v in zip(plane_ranks, values, strict=True)]
-    return _mean_over_episodes(np.abs(np.stack(rho)))
-
-
-def _phase_null(
-    thetas: list[ndarray], values: list[ndarray], draws: int, *, rng: np.random.Generator
+def _mean_abs_rho(
+    drawn_ranks: list[Float[ndarray, "draws rows"]], values: list[Float[ndarray, "rows"]]
 ) -> Float[ndarray, "draws"]:
-    rho = [
-        pearson(ranks(phase_randomised(t, draws, rng=rng)), ranks(v))
-        for t, v in zip(thetas, values, strict=True)
-    ]
+    rho = [pearson(r, ranks(v)) for r, v in zip(drawn_ranks, values, strict=True)]
     return _mean_over_episodes(np.abs(np.stack(rho)))
 
 
@@ -158,59 +162,59 @@ def _swap_table(
 
 
 def _information(
-    thetas: list[ndarray], values: list[ndarray], draws: int, *, rng: np.random.Generator
+    thetas: list[ndarray],
+    values: list[ndarray],
+    draws: int,
+    *,
+    grid: int,
+    rng: np.random.Generator,
 ) -> dict[str, Any]:
     """Mutual information of the wrapped angle with a measure, against swapped episodes."""
-    angles = distances(on_circle(np.stack([resample(t, GRID) for t in thetas])))
-    levels = distances(standardised(np.stack([resample(v, GRID) for v in values]))[..., None])
+    angles = distances(on_circle(np.stack([resample(t, grid) for t in thetas])))
+    levels = distances(standardised(np.stack([resample(v, grid) for v in values]))[..., None])
     table = np.stack([mutual_information(angles, np.broadcast_to(d, angles.shape)) for d in levels])
     observed = _mean(np.diagonal(table))
     return {"nats": observed, "swapped_episodes": summary(observed, swapped(table, draws, rng=rng))}
 
 
 def _claims(
-    results: dict[str, Any],
-    nulls: dict[str, Any],
-    plane_draws: dict[str, ndarray],
-    swap_draws: dict[str, ndarray],
+    results: dict[str, Any], nulls: dict[str, Any], chance: dict[str, dict[str, ndarray]]
 ) -> dict[str, Any]:
-    """The paper's two claims: theta is a clock; theta follows a task quantity."""
-    clock_link = nulls["phase_randomised"][CLOCK]["p"]
-    clock_plane = nulls["random_planes"][CLOCK]["p"]
+    """The paper's two claims: theta is a clock; theta follows a task quantity.
+
+    The effect is what the paper shows: more than a curve as smooth as theta would reach. Controls:
+    random planes for both; for the task also the angle of another episode, which shares the clock.
+    """
+    p = {kind: nulls[kind][CLOCK]["p"] for kind in ("phase_randomised", "random_planes")}
     claims: dict[str, Any] = {
         CLOCK: {
-            "p_link": clock_link,
-            "p_random_planes": clock_plane,
-            "status": judge(effect=below(clock_link), control=below(clock_plane)),
+            "p": p,
+            "status": judge(effect=below(p["phase_randomised"]), control=below(p["random_planes"])),
         }
     }
-    tested = {
-        n: results[n]["mean_abs_rho"] for n in swap_draws if np.isfinite(results[n]["mean_abs_rho"])
-    }
-    if not tested:
+    levels = {name: found["mean_abs_rho"] for name, found in results.items() if name != CLOCK}
+    levels = {name: level for name, level in levels.items() if np.isfinite(level)}
+    if not levels:
         return claims | {"task": {"status": "not tested", "best": None}}
-    best = max(tested, key=lambda name: tested[name])
+    best = max(levels, key=lambda name: levels[name])
     # The best of several measures meets the best of several in every draw: choosing is chance too.
-    link = p_value(tested[best], np.max([swap_draws[n] for n in tested], axis=0))
-    plane = p_value(tested[best], np.max([plane_draws[n] for n in tested], axis=0))
-    return claims | {
-        "task": {
-            "best": best,
-            "p_link": link,
-            "p_random_planes": plane,
-            "beats_clock": tested[best] > results[CLOCK]["mean_abs_rho"],
-            "status": judge(effect=below(link), control=below(plane)),
-        }
+    p = {
+        kind: p_value(levels[best], np.max([found[name] for name in levels], axis=0))
+        for kind, found in chance.items()
     }
+    status = judge(
+        effect=below(p["phase_randomised"]),
+        control=below(p["swapped_episodes"]) and below(p["random_planes"]),
+    )
+    beats = levels[best] > results[CLOCK]["mean_abs_rho"]
+    return claims | {"task": {"best": best, "p": p, "beats_clock": beats, "status": status}}
 
 
-def _sentence(
-    results: dict[str, Any], nulls: dict[str, Any], claims: dict[str, Any], order: list[str]
-) -> str:
+def _sentence(results: dict[str, Any], nulls: dict[str, Any], claims: dict[str, Any]) -> str:
     clock, task = claims[CLOCK], claims["task"]
     against_clock = (
         f"with the clock mean |rho| is {said(results[CLOCK]['mean_abs_rho'])} (random planes "
-        f"{said(nulls['random_planes'][CLOCK]['mean'])}, {said_p(clock['p_random_planes'])}; "
+        f"{said(nulls['random_planes'][CLOCK]['mean'])}, {said_p(clock['p']['random_planes'])}; "
         f"smooth chance {said(nulls['phase_randomised'][CLOCK]['mean'])})"
     )
     if task["best"] is None:
@@ -219,8 +223,9 @@ def _sentence(
     return (
         f"mean |rho| of theta with {best} is {said(results[best]['mean_abs_rho'])} "
         f"(angle of another episode {said(nulls['swapped_episodes'][best]['mean'])}, "
-        f"{said_p(task['p_link'])}; random planes {said(nulls['random_planes'][best]['mean'])}, "
-        f"{said_p(task['p_random_planes'])}), and {against_clock}"
+        f"{said_p(task['p']['swapped_episodes'])}; random planes "
+        f"{said(nulls['random_planes'][best]['mean'])}, {said_p(task['p']['random_planes'])}), "
+        f"and {against_clock}"
     )
 
 

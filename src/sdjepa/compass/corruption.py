@@ -5,6 +5,7 @@ should rise there and only there. Labels as published are one step early: block 
 step t + 1. Corrected labels mark every step whose prediction read a replaced block.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -74,7 +75,13 @@ def band_labels(
 
 
 def corruption(
-    trace: Trace, dynamics: Dynamics, *, seed: int, draws: int = DRAWS, planes: int = PLANES
+    trace: Trace,
+    dynamics: Dynamics,
+    *,
+    seed: int,
+    draws: int = DRAWS,
+    planes: int = PLANES,
+    modes: Sequence[str] = MODES,
 ) -> Diagnosis:
     """AUROC of prediction errors for the corrupted band, labels as published and corrected."""
     bands = {
@@ -88,7 +95,7 @@ def corruption(
         width = kept[0].latents.shape[1]
         rng = numpy_stream(seed, "compass", "planes")
         frames = random_frames(width, 2, planes, rng=rng)
-        for mode in MODES:
+        for mode in modes:
             found = _one_mode(kept, bands, dynamics, mode, frames, seed=seed, draws=draws)
             results["modes"][mode], nulls[mode] = found
     status, reason = _verdict(results, nulls)

@@ -191,10 +191,11 @@ def _verdict(results: dict[str, Any], nulls: dict[str, Any]) -> tuple[Status, st
     reason = (
         f"between episodes at the same moment the progress part has cosine "
         f"{said(plain['progress'])} and the content part {said(plain['content'])}; with the common "
-        f"mean removed progress has {said(centred)} (other moments {said(nulls['time_shuffled']['mean'])}, {said_p(p_time)}; "
-        f"content projections {said(nulls['random_projections_centred']['mean'])}, "
-        f"{said_p(p_projection)}). {100 * near['progress']['purity']:.0f} % of progress neighbours "
-        f"are of the same episode, {100 * near['content']['purity']:.0f} % of content neighbours, "
+        f"mean removed progress has {said(centred)} (other moments "
+        f"{said(nulls['time_shuffled']['mean'])}, {said_p(p_time)}; content projections "
+        f"{said(nulls['random_projections_centred']['mean'])}, {said_p(p_projection)}). "
+        f"{100 * near['progress']['purity']:.0f} % of progress neighbours are of the same episode, "
+        f"{100 * near['content']['purity']:.0f} % of content neighbours, "
         f"{100 * near['content_random_k']['purity']:.0f} % at equal width"
     )
     return status, reason

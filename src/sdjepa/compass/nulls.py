@@ -92,14 +92,13 @@ def episode_weights(
 
 
 def bootstrap_mean(
-    values: Float[ndarray, "episodes"], *, rng: Generator, draws: int = 2000
+    values: Float[ndarray, "episodes"], *, rng: Generator, draws: int = 1000
 ) -> list[float]:
     """95 % interval of the mean over episodes, resampling whole episodes."""
     values = values[np.isfinite(values)]
     if values.size < 2:
         return [float("nan"), float("nan")]
-    weights = episode_weights(values.size, draws, rng=rng)
-    return interval(weights @ values / values.size)
+    return interval(values[rng.integers(values.size, size=(draws, values.size))].mean(-1))
 
 
 def interval(draws: Float[ndarray, "draws"]) -> list[float]:

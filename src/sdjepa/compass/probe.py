@@ -51,6 +51,7 @@ def probe(
     against: Trace | None = None,
     projections: int = PROJECTIONS,
     draws: int = 1999,
+    resplits: int = RESPLITS,
 ) -> Diagnosis:
     """Per-episode and pooled probes of the first measure, with controls of equal width."""
     kept = [e for e in trace.episodes if e.num_rows >= MIN_ROWS]
@@ -68,7 +69,7 @@ def probe(
         label: _per_episode(sets, targets, drawn=label in _DRAWN)
         for label, sets in features.items()
     }
-    pooled = _pooled(features, targets, seed=seed)
+    pooled = _pooled(features, targets, seed=seed, resplits=resplits)
     results: dict[str, Any] = {
         "target": f"progress towards the smallest {name}",
         "dims": {label: int(sets[0].shape[-1]) for label, sets in features.items()},
@@ -142,18 +143,25 @@ def _features(
 def _per_episode(
     sets: list[Features], targets: list[ndarray], *, drawn: bool
 ) -> dict[str, Float[ndarray, "batch episodes"]]:
-    scores: dict[str, list[ndarray]] = {scheme: [] for scheme in SCHEMES}
-    for x, y in zip(sets, targets, strict=True):
+    """Scores of every draw and episode; episodes of equal length are probed in one batch."""
+    shape = (len(sets[0]), len(sets))
+    scores = {scheme: np.full(shape, np.nan) for scheme in SCHEMES}
+    for length in sorted({len(target) for target in targets}):
+        at = [i for i, target in enumerate(targets) if len(target) == length]
+        x = np.concatenate([sets[i] for i in at])
+        y = np.repeat(np.stack([targets[i] for i in at]), shape[0], axis=0)
+
+        def spread(values: ndarray, among: int = len(at)) -> ndarray:
+            return values.reshape(among, shape[0]).T
+
         # The published rule: at least four steps, and fewer dimensions than steps less one.
-        fits = len(y) >= 4 and x.shape[-1] < len(y) - 1
-        nothing = np.full(len(x), np.nan)
-        lenient = r2(leave_one_out(x, y, ALPHA_PUBLISHED), y) if fits else nothing
-        scores["leave_one_out"].append(lenient)
-        scores["blocked"].append(cross_validated_r2(x, y, blocked(len(y))))
-        # Drawn controls are compared in the blocked scheme; the future would double their cost.
-        ahead = nothing if drawn else cross_validated_r2(x, y, forward(len(y)))
-        scores["forward"].append(ahead)
-    return {scheme: np.stack(found, axis=-1) for scheme, found in scores.items()}
+        if length >= 4 and x.shape[-1] < length - 1:
+            lenient = r2(leave_one_out(x, y, ALPHA_PUBLISHED), y)
+            scores["leave_one_out"][:, at] = spread(lenient)
+        scores["blocked"][:, at] = spread(cross_validated_r2(x, y, blocked(length)))
+        if not drawn:  # drawn controls are compared in the blocked scheme only
+            scores["forward"][:, at] = spread(cross_validated_r2(x, y, forward(length)))
+    return scores
 
 
 def _summarise(scores: dict[str, ndarray], seed: int) -> dict[str, Any]:
@@ -177,7 +185,7 @@ def _summarise(scores: dict[str, ndarray], seed: int) -> dict[str, Any]:
 
 
 def _pooled(
-    features: dict[str, list[Features]], targets: list[ndarray], *, seed: int
+    features: dict[str, list[Features]], targets: list[ndarray], *, seed: int, resplits: int
 ) -> dict[str, Any]:
     """A quarter of the episodes held out, many times: as published, and standardised and nested."""
     count = len(targets)
@@ -185,7 +193,7 @@ def _pooled(
     if count - held < 2:
         return {}
     rng = numpy_stream(seed, "compass", "probe", "resplit")
-    orders = [rng.permutation(count) for _ in range(RESPLITS)]
+    orders = [rng.permutation(count) for _ in range(resplits)]
     names = [name for name in features if name not in _DRAWN]
     found: dict[str, Any] = {}
     for name in names:
@@ -193,9 +201,9 @@ def _pooled(
         for order in orders:
             test, train = order[:held], order[held:]
             x = np.concatenate([features[name][i][0] for i in train])[None]
-            y = np.concatenate([targets[i] for i in train])
+            y = np.concatenate([targets[i] for i in train])[None]
             x_test = np.concatenate([features[name][i][0] for i in test])[None]
-            y_test = np.concatenate([targets[i] for i in test])
+            y_test = np.concatenate([targets[i] for i in test])[None]
             plain = fit_predict(x, y, x_test, alphas=(ALPHA_PUBLISHED,), standardise=False)
             published.append(float(r2(plain, y_test)[0]))
             wrong.append(float(np.abs(plain - y_test).mean()))

@@ -50,7 +50,9 @@ def forward(num_steps: int, *, blocks: int = 3, gap: int = 0) -> list[Fold]:
 
 
 def leave_one_out(
-    features: Float[ndarray, "batch time dim"], target: Float[ndarray, "time"], alpha: float = 1e-3
+    features: Float[ndarray, "batch time dim"],
+    target: Float[ndarray, "#batch time"],
+    alpha: float = 1e-3,
 ) -> Float[ndarray, "batch time"]:
     """Each step predicted by a ridge with intercept fitted to all others, in closed form.
 
@@ -60,14 +62,14 @@ def leave_one_out(
     centred = features - features.mean(1, keepdims=True)
     gram = centred.swapaxes(1, 2) @ centred + alpha * np.eye(features.shape[-1])
     hat = centred @ np.linalg.solve(gram, centred.swapaxes(1, 2)) + 1 / features.shape[1]
-    residual = target - hat @ target
+    residual = target - (hat @ target[..., None])[..., 0]
     leverage = np.einsum("btt->bt", hat)
     return target - residual / np.maximum(1 - leverage, _TINY)
 
 
 def fit_predict(
     train: Float[ndarray, "batch time dim"],
-    target: Float[ndarray, "time"],
+    target: Float[ndarray, "#batch time"],
     test: Float[ndarray, "batch count dim"],
     *,
     alphas: tuple[float, ...] = ALPHAS,
@@ -82,39 +84,41 @@ def fit_predict(
     spread = train.std(1, keepdims=True) if standardise else np.ones_like(mean)
     spread = np.where(spread > _TINY, spread, 1.0)
     left, values, right = np.linalg.svd((train - mean) / spread, full_matrices=False)
-    level = target.mean()
-    along = np.einsum("btr,t->br", left, target - level)
-    penalties = np.asarray(alphas)[:, None, None]
-    shrink = values**2 / (values**2 + penalties)  # alphas, batch, rank
-    fitted = np.einsum("btr,abr->abt", left, shrink * along)
-    leverage = np.einsum("btr,abr->abt", left**2, shrink) + 1 / train.shape[1]
-    missed = (target - level - fitted) / np.maximum(1 - leverage, _TINY)
-    best = (missed**2).sum(-1).argmin(0)  # batch
+    level = target.mean(-1, keepdims=True)
+    goal = np.broadcast_to(target - level, left.shape[:2])
+    along = (left.swapaxes(1, 2) @ goal[..., None])[..., 0]
+    shrink = values**2 / (values**2 + np.asarray(alphas)[:, None, None])  # alphas, batch, rank
+    across = shrink.transpose(1, 2, 0)  # batch, rank, alphas
+    fitted = left @ (across * along[..., None])
+    leverage = left**2 @ across + 1 / train.shape[1]
+    missed = (goal[..., None] - fitted) / np.maximum(1 - leverage, _TINY)
+    best = (missed**2).sum(1).argmin(-1)  # batch
     scale = values / (values**2 + np.asarray(alphas)[best][:, None])
-    weights = np.einsum("brd,br->bd", right, scale * along)
-    return level + np.einsum("bcd,bd->bc", (test - mean) / spread, weights)
+    weights = right.swapaxes(1, 2) @ (scale * along)[..., None]
+    return level + (((test - mean) / spread) @ weights)[..., 0]
 
 
 def cross_validated_r2(
     features: Float[ndarray, "batch time dim"],
-    target: Float[ndarray, "time"],
+    target: Float[ndarray, "#batch time"],
     folds: list[Fold],
 ) -> Float[ndarray, "batch"]:
     """Share of held-out variance explained, beside a probe that always says the training mean."""
     if not folds:
         return np.full(len(features), np.nan)
-    wrong, baseline = np.zeros(len(features)), 0.0
+    wrong, baseline = np.zeros(len(features)), np.zeros(len(features))
     for fold in folds:
-        truth = target[fold.test]
-        guess = fit_predict(features[:, fold.train], target[fold.train], features[:, fold.test])
+        truth, known = target[:, fold.test], target[:, fold.train]
+        guess = fit_predict(features[:, fold.train], known, features[:, fold.test])
         wrong += ((guess - truth) ** 2).sum(-1)
-        baseline += float(((truth - target[fold.train].mean()) ** 2).sum())
+        baseline += ((truth - known.mean(-1, keepdims=True)) ** 2).sum(-1)
     return 1 - wrong / (baseline + _TINY)
 
 
 def r2(
-    predicted: Float[ndarray, "*batch time"], target: Float[ndarray, "time"]
+    predicted: Float[ndarray, "*batch time"], target: Float[ndarray, "*#batch time"]
 ) -> Float[ndarray, "*batch"]:
     """Share of variance explained; below 0 the mean would have done better."""
     wrong = ((predicted - target) ** 2).sum(-1)
-    return 1 - wrong / (((target - target.mean()) ** 2).sum() + _TINY)
+    spread = ((target - target.mean(-1, keepdims=True)) ** 2).sum(-1)
+    return 1 - wrong / (spread + _TINY)

@@ -92,11 +92,10 @@ def match_published(
     found: Int[ndarray, "found"], truth: Int[ndarray, "true"], tolerance: int
 ) -> int:
     """Matches when each detection in turn takes the nearest free event within reach."""
-    free, matched = list(truth), 0
-    for place in np.sort(found):
-        near = [(abs(int(place) - int(event)), i) for i, event in enumerate(free)]
-        near = [pair for pair in near if pair[0] <= tolerance]
-        if near:
+    free, matched = [int(event) for event in truth], 0
+    for place in sorted(map(int, found)):
+        near = [(abs(place - event), i) for i, event in enumerate(free)]
+        if near and min(near)[0] <= tolerance:
             free.pop(min(near)[1])
             matched += 1
     return matched
@@ -107,10 +106,10 @@ def match_best(found: Int[ndarray, "found"], truth: Int[ndarray, "true"], tolera
 
     On a line, pairing the leftmost detection and event that reach each other loses nothing.
     """
-    left, right, matched = np.sort(found), np.sort(truth), 0
+    left, right, matched = sorted(map(int, found)), sorted(map(int, truth)), 0
     i = j = 0
     while i < len(left) and j < len(right):
-        if abs(int(left[i]) - int(right[j])) <= tolerance:
+        if abs(left[i] - right[j]) <= tolerance:
             matched, i, j = matched + 1, i + 1, j + 1
         elif left[i] < right[j]:
             i += 1
