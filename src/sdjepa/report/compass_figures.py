@@ -50,9 +50,9 @@ def _strips(found: Diagnostic) -> str:
     strips = ""
     for episode in found.record["results"]["episodes"][:3]:
         moments = np.unique(np.linspace(0, len(episode["rows"]) - 1, 8).round().astype(int))
-        colours = angle_colours(np.asarray(episode["theta"], float))
+        colours = [to_hex(tuple(c)) for c in angle_colours(np.asarray(episode["theta"], float))]
         cells = "".join(
-            f'<li style="--c:{to_hex(colours[i])}"><img alt="Frame {episode["rows"][i]}" '
+            f'<li style="--c:{colours[i]}"><img alt="Frame {episode["rows"][i]}" '
             f'src="data:image/png;base64,{episode["frames"][i]}">'
             f"<span>{episode['rows'][i]}<b>{number(float(episode['theta'][i]))}</b></span></li>"
             for i in moments

@@ -8,7 +8,14 @@ from matplotlib.figure import Figure
 
 from sdjepa.report import published, tables
 from sdjepa.report.compass_panels import diagnostic_panels
-from sdjepa.report.figures import loss_curve, loss_terms, planned_path, solved_by_step, success
+from sdjepa.report.figures import (
+    health_terms,
+    loss_curve,
+    loss_terms,
+    planned_path,
+    solved_by_step,
+    success,
+)
 from sdjepa.report.read import RunFiles
 from sdjepa.report.style import to_bytes
 from sdjepa.runs import write_atomic
@@ -51,5 +58,7 @@ def drawings(runs: Sequence[RunFiles]) -> Iterator[tuple[str, Figure]]:
             for panel in diagnostic_panels(found):
                 yield f"{found.name}-{panel.name}-{run.label}", panel.draw()
     logged = [(run.label, run.metrics) for run in runs if run.metrics]
-    for term in dict.fromkeys(term for _, metrics in logged for term in loss_terms(metrics)):
+    for term in dict.fromkeys(
+        term for _, metrics in logged for term in (*loss_terms(metrics), *health_terms(metrics))
+    ):
         yield f"loss-{term}", loss_curve(logged, term=term)

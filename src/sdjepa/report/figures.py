@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, LogLocator, MaxNLocator, NullLocator
 
+from sdjepa.config import Objectives
 from sdjepa.report.published import Published
 from sdjepa.report.read import FLOORS, Rate, Score
 from sdjepa.report.style import (
@@ -178,18 +179,36 @@ def draw_path(axes: Axes, rollout: Mapping[str, Any]) -> None:
         spine.set_visible(False)
 
 
+_OBJECTIVES = {
+    name.removesuffix("_weight") for name in Objectives.model_fields if name.endswith("_weight")
+}
+
+
 def loss_terms(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
     """The logged training terms, total first, then in the order they were first written."""
-    aside = {"step", "epoch", "learning_rate", "frames_per_second", "seconds", "gradient_norm"}
-    terms = dict.fromkeys(
-        key
-        for record in metrics
-        for key, value in record.items()
-        if key not in aside
-        and not key.startswith(("validation_", "diagnose", "cosine", "time"))
-        and isinstance(value, int | float)
-    )
+    terms = [name for name in _numbers(metrics) if name == "loss" or name in _OBJECTIVES]
     return sorted(terms, key=lambda term: term != "loss")
+
+
+def health_terms(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What else was logged about the model: spread, rank, rollouts, conflict between terms."""
+    aside = {"step", "epoch", "learning_rate", "frames_per_second", "seconds", "loss"}
+    return [
+        name
+        for name in _numbers(metrics)
+        if name not in aside | _OBJECTIVES and not name.startswith("validation_")
+    ]
+
+
+def _numbers(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
+    return list(
+        dict.fromkeys(
+            key
+            for record in metrics
+            for key, value in record.items()
+            if isinstance(value, int | float)
+        )
+    )
 
 
 @styled
@@ -203,7 +222,8 @@ def loss_curve(runs: Sequence[tuple[str, Sequence[Mapping[str, Any]]]], *, term:
         train = _series(metrics, term)
         held_out = _series(metrics, f"validation_{term}")
         if len(train):
-            axes.plot(*train.T, color=colour, linewidth=1.2)
+            alone = "o" if len(train) < 3 else None  # one point makes no line
+            axes.plot(*train.T, color=colour, linewidth=1.2, marker=alone, markersize=3.6)
         if len(held_out):
             axes.plot(
                 *held_out.T, color=colour, marker="o", markersize=3.6, markerfacecolor=PAPER,

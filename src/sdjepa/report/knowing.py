@@ -29,8 +29,8 @@ def knowing(runs: Sequence[RunFiles]) -> str:
     for run in runs:
         if any(found.record.get("stand_in") for found in run.compass):
             watch += (
-                f'<p class="note"><b>{escape(run.label)} has no progress part</b> (k = 0): the first '
-                "two numbers of its latent stand in for one, as a baseline.</p>"
+                f'<p class="note"><b>{escape(run.label)} has no progress part</b> (k = 0): the '
+                "first two numbers of its latent stand in for one, as a baseline.</p>"
             )
     names = ordered({found.name for run in runs for found in run.compass})
     body = "".join(_diagnostic(name, runs, opened=i == 0) for i, name in enumerate(names))

@@ -16,7 +16,7 @@ from sdjepa.report.blocks import (
     split,
     table,
 )
-from sdjepa.report.figures import loss_curve, loss_terms
+from sdjepa.report.figures import health_terms, loss_curve, loss_terms
 from sdjepa.report.read import RunFiles
 from sdjepa.report.style import to_svg
 from sdjepa.report.words import words
@@ -57,9 +57,11 @@ def minutes(run: RunFiles) -> float | None:
 
 def parameters(run: RunFiles) -> str | None:
     """The size of the model in words."""
-    if run.parameters is None:
-        return None
-    return f"{run.parameters / 1e6:.1f} million" if run.parameters >= 1e5 else f"{run.parameters:,}"
+    return None if run.parameters is None else _size(run.parameters)
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:.1f} million" if count >= 1e5 else f"{count:,}"
 
 
 def _facts(run: RunFiles) -> str:
@@ -109,7 +111,9 @@ def _recipe(runs: Sequence[RunFiles]) -> str:
         rows.append([escape(meaning), reference, *values])
     sizes = [parameters(run) for run in runs]
     if any(sizes):
-        rows.append(["trainable numbers", "18.0 million", *(number(size) for size in sizes)])
+        rows.append(
+            ["trainable numbers", _size(published.parameters()), *(number(size) for size in sizes)]
+        )
     return table(["", "Paper", *_names(runs)], rows, numeric=range(1, 2 + len(runs)), marked=marked)
 
 
@@ -172,16 +176,7 @@ def _training(runs: Sequence[RunFiles]) -> str:
     if not logged:
         return silent
     terms = list(dict.fromkeys(term for _, metrics in logged for term in loss_terms(metrics)))
-    panels = [
-        figure(
-            to_svg(
-                loss_curve(logged, term=term),
-                alt=f"{term.replace('_', ' ')} during training",
-                name=f"loss-{term}",
-            )
-        )
-        for term in terms[:8]
-    ]
+    health = list(dict.fromkeys(term for _, metrics in logged for term in health_terms(metrics)))
     marks = [
         ("line", series_variable(i), label if len(logged) > 1 else "training")
         for i, (label, _) in enumerate(logged)
@@ -192,7 +187,26 @@ def _training(runs: Sequence[RunFiles]) -> str:
             ("ring", "var(--muted)" if len(logged) > 1 else series_variable(0), "held-out")
         )
     known = [term for term in ("prediction", "sigreg", "triplet") if term in terms]
-    return key(marks) + split(grid(panels), words(*known, "held_out")) + silent
+    body = key(marks) + split(_curves(logged, terms), words(*known, "held_out"))
+    if health:
+        body += (
+            f"<details><summary>Health of the latent while training, {len(health)} curves</summary>"
+            f"{_curves(logged, health)}{words('rank', 'spread', 'rollout')}</details>"
+        )
+    return body + silent
+
+
+def _curves(logged: Sequence[tuple[str, Sequence[Mapping[str, Any]]]], terms: Sequence[str]) -> str:
+    return grid(
+        figure(
+            to_svg(
+                loss_curve(logged, term=term),
+                alt=f"{term.replace('_', ' ')} during training",
+                name=f"loss-{term}",
+            )
+        )
+        for term in terms
+    )
 
 
 def _data(runs: Sequence[RunFiles]) -> str:

@@ -35,7 +35,8 @@ def picture(run: Path, out: Path) -> Path:
 @styled
 def _draw(run: RunFiles, score: Score, episodes: Any) -> Figure:
     figure = Figure(figsize=(12, 4.5), facecolor=PAPER)
-    left, middle, right = figure.subfigures(1, 3, width_ratios=(4.6, 4.0, 3.4))
+    room = figure.add_gridspec(1, 3, width_ratios=(4.6, 4.0, 3.4))
+    left, middle, right = (figure.add_subfigure(room[0, i]) for i in range(3))
     for part in (left, middle, right):
         part.set_facecolor(PAPER)
     _paths(left, score)

@@ -29,6 +29,11 @@ def setting() -> str:
     return _table()["setting"]["text"]
 
 
+def parameters() -> int:
+    """Trainable numbers of the published model."""
+    return _table()["setting"]["parameters"]
+
+
 def title(env: str) -> str:
     """The environment's name as papers write it."""
     return _table()["titles"].get(env, env)

@@ -10,10 +10,11 @@ import html
 import io
 import re
 from collections.abc import Callable
-from typing import ParamSpec
+from typing import Any, ParamSpec
 
 import matplotlib
 import numpy as np
+from cycler import cycler
 from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
@@ -43,7 +44,7 @@ SERIES = (BLUE, VERMILION, GREEN, PURPLE, AMBER, SKY)  # runs, features: in this
 
 THETA, DELTA, RHO, MINUS = "\u03b8", "\u0394", "\u03c1", "\u2212"
 
-_RC = {
+_RC: dict[Any, Any] = {
     "font.family": "sans-serif",
     "font.sans-serif": ["Liberation Sans", "Arial", "Helvetica", "DejaVu Sans"],
     "font.size": 8.5,
@@ -58,7 +59,7 @@ _RC = {
     "axes.facecolor": "none",
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "axes.prop_cycle": matplotlib.cycler(color=SERIES),
+    "axes.prop_cycle": cycler(color=SERIES),
     "figure.facecolor": "none",
     "text.color": INK,
     "xtick.color": FAINT,
@@ -156,7 +157,8 @@ def to_svg(figure: Figure, *, alt: str, name: str, zoom: float = 1.38) -> str:
     `zoom` bounds its size on screen: at 1.38 a text of 8.5 pt stays under 12 pixels.
     """
     buffer = io.StringIO()
-    with matplotlib.rc_context(_RC | {"svg.hashsalt": name}):
+    settings: dict[Any, Any] = {**_RC, "svg.hashsalt": name}
+    with matplotlib.rc_context(settings):
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     text = buffer.getvalue()
     text = text[text.index("<svg") :]

@@ -113,6 +113,18 @@ GLOSSARY: dict[str, tuple[str, str]] = {
         "Turns neighbouring frames to similar angles and unrelated frames to different ones; 0.2 "
         "means nothing learnt, 0 all learnt.",
     ),
+    "rank": (
+        "effective rank",
+        "How many directions of the latent are really used; falling towards 1 is collapse.",
+    ),
+    "spread": (
+        "std",
+        "How widely a part of the latent is spread over frames; near 0 it says nothing.",
+    ),
+    "rollout": (
+        "rollout",
+        "Squared error after the model has imagined that many blocks without looking.",
+    ),
     "rung": ("rung", "The paper's name for a variant of the model; A2 is SD-JEPA, A0 is LeWM."),
     "mcnemar": (
         "exact McNemar test",
