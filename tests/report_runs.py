@@ -152,6 +152,8 @@ def further(trace: Trace) -> Iterator[Diagnosis]:
     yield surprise(trace, Still(), seed=0, pairs=20, planes=9)
     yield geometry(trace, seed=0)
     yield flattened(trace)
+    yield mapped(trace)
+    yield ranked()
 
 
 def flattened(trace: Trace) -> Diagnosis:
@@ -252,3 +254,21 @@ def tampered(file: Path, **changes: Any) -> None:
         else:
             record[name] = value
     file.write_text(json.dumps(record))
+
+
+def mapped(trace: Trace) -> Diagnosis:
+    """What `place` writes; the real one needs a simulator."""
+    theta = np.linspace(-3, 3, 36).reshape(6, 6)
+    path = np.concatenate([e.path for e in trace.episodes])
+    visited = {"low": path.min(0), "high": path.max(0), "theta": theta, "coherence": theta * 0 + 1}
+    axis = np.linspace(0, 224, 6)
+    drawn = {"x": axis, "y": axis, "theta": theta, "plane_radius": theta * 0 + 1}
+    results = {"visited": visited, "drawn": drawn}
+    return Diagnosis("place", "The map", "Same place, same angle?", "shown", "so", results)
+
+
+def ranked() -> Diagnosis:
+    """What `ranking` writes; the real one needs a planner and a simulator."""
+    found = {"mean": 0.4, "ci95": [0.2, 0.6], "per_task": [0.1, 0.5, None]}
+    kinds = {kind: {"imagined_cost_and_distance": found} for kind in ("broad", "nearby")}
+    return Diagnosis("ranking", "Cost and distance", "Alike?", "shown", "so", kinds)

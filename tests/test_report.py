@@ -2,6 +2,7 @@
 
 import csv
 import html.parser
+import io
 import json
 import re
 import shutil
@@ -9,6 +10,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+import matplotlib.image
 import numpy as np
 import pytest
 from scipy.stats import binomtest
@@ -22,6 +24,7 @@ from sdjepa.report.making import departures, minutes
 from sdjepa.report.page import report
 from sdjepa.report.picture import picture
 from sdjepa.report.read import read_runs
+from sdjepa.report.shape_figures import angle_map
 from sdjepa.report.style import PALETTE, angle_colours, cyclic, to_bytes, to_svg
 from sdjepa.report.tables import Table, comma_separated, latex, markdown, paired_table
 from sdjepa.report.words import GLOSSARY
@@ -300,3 +303,16 @@ def test_an_unknown_diagnostic_still_shows_its_numbers(runs: list[Path], tmp_pat
     text = report([run], out=tmp_path / "page.html").read_text()
     assert "how far" in text
     assert "0.321" in text
+
+
+def test_the_map_of_angles_puts_x_across_and_y_down() -> None:
+    theta = np.full((3, 2), np.nan)
+    theta[2, 0] = 0.0  # the largest x, the smallest y: right, and at the top of a picture
+    figure = angle_map(theta, strength=np.ones((3, 2)), edges=(0, 3, 0, 2), down=True)
+    figure.set_facecolor("white")
+    image = matplotlib.image.imread(io.BytesIO(to_bytes(figure, "png", dpi=50)), format="png")
+    height, width = image.shape[:2]
+    saturation = np.ptp(image[..., :3], axis=-1)
+    rows, columns = np.nonzero(saturation > 0.2)
+    assert columns.mean() > 0.6 * width
+    assert rows.mean() < 0.4 * height

@@ -11,11 +11,14 @@ from sdjepa.report.style import (
     BLUE,
     FAINT,
     MUTED,
+    PANEL,
     PAPER,
+    RHO,
     RULE,
     SERIES,
     THETA,
     VERMILION,
+    angle_colours,
     panel,
     quiet,
     styled,
@@ -81,3 +84,64 @@ def cloud(points: np.ndarray, lengths: Sequence[int]) -> Figure:
     for spine in axes.spines.values():
         spine.set(visible=True, color=RULE)
     return figure
+
+
+@styled
+def angle_map(
+    theta: np.ndarray,
+    *,
+    strength: np.ndarray,
+    edges: Sequence[float],
+    down: bool,
+) -> Figure:
+    """Theta over the ground: colour is the angle, faintness says how little it can be trusted.
+
+    The first index runs along x, the second along y. `edges` are the lowest and highest x, then y;
+    `down` says that y grows downwards.
+    """
+    figure = Figure(figsize=(2.3, 2.3))
+    axes = figure.add_axes((0.01, 0.01, 0.98, 0.98))
+    known = np.isfinite(theta)
+    colours = angle_colours(np.where(known, theta, 0.0).ravel()).reshape(*theta.shape, 4)
+    colours[..., 3] = np.where(known, np.clip(strength, 0.08, 1.0), 0.0)
+    left, right, low, high = edges
+    upright = colours.swapaxes(0, 1)  # an image has y first
+    axes.imshow(upright, extent=(left, right, low, high), origin="lower", interpolation="nearest")
+    axes.set(xticks=[], yticks=[], facecolor=PANEL)
+    if down:
+        axes.invert_yaxis()
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    return figure
+
+
+@styled
+def rank_agreement(found: Mapping[str, Any], nulls: Mapping[str, Any]) -> Figure:
+    """Rank correlation of imagined cost, reached cost and true distance, over chance."""
+    names = [name for name in _PAIRS if name in found]
+    figure = Figure(figsize=(3.5, 0.6 * len(names) + 0.6))
+    height = figure.get_figheight()
+    axes = figure.add_axes((0.03, 0.42 / height, 0.94, 1 - 0.5 / height))
+    for y, name in enumerate(names):
+        own, chance = found[name], nulls.get(name)
+        values = [v for v in own["per_task"] if v is not None]
+        if chance and chance["p95"] is not None:
+            axes.plot([0, chance["p95"]], [y + 0.15] * 2, color=RULE, lw=6, solid_capstyle="butt")
+        axes.plot(values, [y + 0.15] * len(values), "o", ms=3, color=FAINT, alpha=0.8)
+        if None not in own["ci95"]:
+            axes.plot(own["ci95"], [y + 0.15] * 2, color=BLUE, lw=1.6)
+        axes.plot(own["mean"], y + 0.15, "o", ms=7, color=BLUE, mec=PAPER, zorder=4)
+        axes.text(-1, y - 0.22, _PAIRS[name], ha="left", va="center")
+    axes.axvline(0, color=MUTED, lw=0.7)
+    axes.set(xlim=(-1.02, 1.02), ylim=(len(names) - 0.4, -0.5), yticks=[])
+    axes.set_xticks([-1, -0.5, 0, 0.5, 1], ["\u22121", "\u2212.5", "0", ".5", "1"])
+    axes.set_xlabel(f"rank correlation {RHO} over candidates")
+    quiet(axes, grid="x")
+    return figure
+
+
+_PAIRS = {
+    "imagined_cost_and_distance": "imagined cost with true distance",
+    "reached_cost_and_distance": "cost of the frame really reached with true distance",
+    "imagined_and_reached_cost": "imagined cost with cost really reached",
+}
