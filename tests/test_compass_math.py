@@ -16,7 +16,9 @@ from compass_synthetic import wandering
 from sdjepa.compass import association, detection, geometry, nulls, ridge, segmentation
 from sdjepa.compass.corruption import band_labels, choose_band, corrupt
 from sdjepa.compass.perturb import reverse, splice, teleport, teleport_continue
+from sdjepa.compass.place import agreement
 from sdjepa.compass.probe import clock_polynomials, progress_target
+from sdjepa.compass.ranking import Readings, summarise
 
 
 @pytest.fixture
@@ -391,3 +393,40 @@ def test_bootstrap_interval_covers_the_mean_at_its_rate(rng):
             low, high = nulls.bootstrap_mean(rng.standard_normal(40), rng=rng, draws=300)
             inside += low <= 0 <= high
     assert 175 <= inside <= 199
+
+
+# --- place and ranking --------------------------------------------------------------------------
+
+
+def test_agreement_is_with_other_episodes_only(rng):
+    cell, episode = np.repeat(np.arange(6), 20), np.tile(np.arange(20) // 10, 6)
+    by_place = cell * 1.0
+    assert_allclose(agreement(by_place[None], cell, episode), 1.0)
+    # An angle that every episode makes up for itself agrees with itself, not with others.
+    own_way = by_place + np.where(episode == 0, 0.0, np.pi)
+    assert_allclose(agreement(own_way[None], cell, episode), -1.0)
+    noise = rng.uniform(-np.pi, np.pi, (50, 120))
+    assert abs(agreement(noise, cell, episode).mean()) < 0.05
+
+
+def test_agreement_equals_the_slow_sum(rng):
+    cell, episode = rng.integers(0, 4, 60), rng.integers(0, 3, 60)
+    angle = rng.uniform(-np.pi, np.pi, 60)
+    expected = []
+    for i in range(60):
+        others = (cell == cell[i]) & (episode != episode[i])
+        if others.any():
+            mean = np.exp(1j * angle[others]).sum()
+            expected.append((np.exp(-1j * angle[i]) * mean / abs(mean)).real)
+    assert_allclose(agreement(angle[None], cell, episode)[0], np.mean(expected), atol=1e-9)
+
+
+def test_ranking_tells_a_wrong_imagination_from_a_poor_cost(rng):
+    distance = [rng.uniform(0, 9, 20) for _ in range(8)]
+    found = [Readings(imagined=rng.uniform(0, 9, 20), reached=d**2, distance=d) for d in distance]
+    results, nulls_ = summarise(found, seed=0)
+    assert results["reached_cost_and_distance"]["mean"] == pytest.approx(1)
+    assert abs(results["imagined_cost_and_distance"]["mean"]) < 0.3
+    assert nulls_["reached_cost_and_distance"]["p"] < 0.01
+    perfect, _ = summarise([Readings(d, d, d) for d in distance], seed=0)
+    assert perfect["standing_of_favourite"]["mean"] == 0

@@ -10,7 +10,7 @@ import torch
 from numpy.testing import assert_allclose
 from safetensors.torch import save_file
 
-from sdjepa.compass import suite
+from sdjepa.compass import embedding, suite
 from sdjepa.compass.published import published
 from sdjepa.compass.reader import Reader, action_blocks, encode_rows
 from sdjepa.compass.result import SAID, judge
@@ -82,7 +82,8 @@ def traced(run: Run, data: Path, chosen: list[int], k: int = 2):
         return checkpoint, suite.read_trace(checkpoint, source, chosen, k=k)
 
 
-def test_every_diagnostic_writes_its_file_and_a_verdict(run, data):
+def test_every_diagnostic_writes_its_file_and_a_verdict(run, data, monkeypatch):
+    monkeypatch.setattr(embedding, "POINTS", 60)  # a t-SNE of more takes seconds
     paths = suite.compass(run)
     assert [path.stem for path in paths] == list(suite.DIAGNOSTICS)
     held_out = set(Episodes.open(data).episode_ids("test").tolist())
@@ -187,6 +188,28 @@ def test_a_run_without_progress_part_is_read_as_a_stand_in_and_stands_beside(run
     own = beside["against"]["results"]["per_episode"]["progress"]["blocked"]["mean"]
     there = beside["results"]["per_episode"]["against_first_k"]["blocked"]["mean"]
     assert own == pytest.approx(there, rel=1e-3)
+
+
+def test_a_teleport_lands_where_it_was_sent_and_keeps_the_goal(data, tmp_path):
+    settings = ("plan.candidates=6", "plan.elites=3", "plan.iterations=1", "plan.horizon=2")
+    settings += ("plan.replan=1", "score.offset=20", "score.budget=10")
+    run = make_run(tmp_path / "t", data, settings=settings)
+    record = json.loads(suite.compass(run, only=["teleport"])[0].read_text())
+    results = record["results"]
+    assert results["budget"] == 15
+    checkpoint = load_checkpoint(run.path)
+    moved = [path for path in results["teleported"]["paths"] if path["cut"] is not None]
+    assert moved
+    assert all(path["cut"] is None for path in results["left_alone"]["paths"])
+    for path, alone in zip(
+        results["teleported"]["paths"], results["left_alone"]["paths"], strict=True
+    ):
+        if path["cut"] is not None:
+            # The first plan is the same in both; the frame after it is shown once more, moved.
+            assert path["cut"] == checkpoint.config.data.frame_skip + 1
+            assert_allclose(path["theta"][: path["cut"]], alone["theta"][: path["cut"]], atol=1e-4)
+    count = len(results["teleported"]["jump_at_cut"])
+    assert count == len(results["teleported"]["prediction_errors"]) == len(moved)
 
 
 def test_wrong_requests_are_one_line(run, data, tmp_path):

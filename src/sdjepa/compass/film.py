@@ -13,6 +13,7 @@ from sdjepa.compass.result import Diagnosis
 from sdjepa.compass.trace import Trace
 
 SHOWN = 8  # the episodes that events and change points give as examples, too
+THUMBNAIL = 112  # pixels
 
 # Frames of one episode at these rows.
 Frames = Callable[[int, Int[ndarray, "rows"]], UInt8[ndarray, "rows height width 3"]]
@@ -41,6 +42,12 @@ def film(
         reason=f"one frame per model step of {len(episodes)} episodes, for the eye",
         results={"episodes": episodes, "every": trace.frame_skip, "extent": extent},
     )
+
+
+def thumbnails(frames: UInt8[ndarray, "rows height width 3"]) -> list[str]:
+    """Frames as base64 PNG of at most THUMBNAIL pixels a side."""
+    stride = -(-frames.shape[1] // THUMBNAIL)
+    return [_png(np.ascontiguousarray(frame[::stride, ::stride])) for frame in frames]
 
 
 def _png(frame: UInt8[ndarray, "height width 3"]) -> str:

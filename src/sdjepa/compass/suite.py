@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Int, UInt8
 
 from sdjepa.compass.changes import changes
 from sdjepa.compass.correlation import correlation
@@ -23,11 +24,14 @@ from sdjepa.compass.events import events
 from sdjepa.compass.film import film
 from sdjepa.compass.geometry import geometry
 from sdjepa.compass.horizon import horizon
+from sdjepa.compass.place import place
 from sdjepa.compass.probe import probe
 from sdjepa.compass.published import published
+from sdjepa.compass.ranking import ranking
 from sdjepa.compass.reader import Reader, action_blocks, encode_rows, foresee
 from sdjepa.compass.result import Diagnosis, rounded
 from sdjepa.compass.surprise import surprise
+from sdjepa.compass.teleport import teleport
 from sdjepa.compass.trace import EpisodeTrace, Trace, load, save
 from sdjepa.config import Config
 from sdjepa.data.episodes import Episodes, Split
@@ -47,28 +51,55 @@ class Case:
 
     trace: Trace
     reader: Reader
+    checkpoint: Checkpoint
     episodes: Episodes
     seed: int
     against: Trace | None
+    progress: Progress
+
+    @property
+    def chosen(self) -> list[int]:
+        return [e.index for e in self.trace.episodes]
+
+    def frames(
+        self, episode: int, rows: Int[np.ndarray, "rows"]
+    ) -> UInt8[np.ndarray, "rows height width 3"]:
+        return self.episodes.frames(self.episodes.rows(episode).start + rows)
 
 
 DIAGNOSTICS: dict[str, Callable[[Case], Diagnosis]] = {
     "course": lambda case: course(case.trace),
     "film": lambda case: film(
         case.trace,
-        lambda episode, rows: case.episodes.frames(case.episodes.rows(episode).start + rows),
+        case.frames,
         extent=env_class(case.trace.env).extent,
     ),
     "correlation": lambda case: correlation(case.trace, seed=case.seed),
     "probe": lambda case: probe(case.trace, seed=case.seed, against=case.against),
     "geometry": lambda case: geometry(case.trace, seed=case.seed),
     "embedding": lambda case: embedding(case.trace, seed=case.seed),
-    "surprise": lambda case: surprise(case.trace, case.reader, seed=case.seed),
+    "place": lambda case: place(case.trace, case.reader, case.episodes, seed=case.seed),
+    "surprise": lambda case: surprise(case.trace, case.reader, seed=case.seed, frames=case.frames),
     "events": lambda case: events(case.trace, seed=case.seed),
     "corruption": lambda case: corruption(case.trace, case.reader, seed=case.seed),
     "changes": lambda case: changes(case.trace, seed=case.seed),
     "horizon": lambda case: horizon(case.trace, seed=case.seed),
+    "ranking": lambda case: ranking(
+        case.checkpoint, case.episodes, case.chosen, seed=case.seed, progress=case.progress
+    ),
 }
+# Plans many times, so it runs only when it is named.
+ON_REQUEST: dict[str, Callable[[Case], Diagnosis]] = {
+    "teleport": lambda case: teleport(
+        case.checkpoint,
+        case.episodes,
+        case.chosen,
+        k=case.trace.k,
+        seed=case.seed,
+        progress=case.progress,
+    ),
+}
+_ALL = DIAGNOSTICS | ON_REQUEST
 
 
 def compass(
@@ -82,7 +113,10 @@ def compass(
     against: Path | None = None,
     progress: Progress = silent,
 ) -> list[Path]:
-    """Write RUN/compass/<diagnostic>.json for every diagnostic, or those in `only`."""
+    """Write RUN/compass/<diagnostic>.json for every diagnostic, or those in `only`.
+
+    What is in ON_REQUEST is written only when `only` names it.
+    """
     names = _chosen(only)
     checkpoint = load_checkpoint(run.path, device=_device())
     baseline = load_checkpoint(against, device=_device()) if against else None
@@ -101,7 +135,8 @@ def compass(
         if baseline:
             keep = folder / "trace-against.npz"
             other = read_trace(baseline, source, chosen, k=k, keep=keep, progress=progress)
-        case = Case(trace, Reader(checkpoint.model), source, seed, other)
+        reader = Reader(checkpoint.model)
+        case = Case(trace, reader, checkpoint, source, seed, other, progress)
         facts = {
             "config": config.model_dump(),
             "checkpoint_step": checkpoint.step,
@@ -116,13 +151,14 @@ def compass(
         written = []
         for number, name in enumerate(names):
             progress(number, len(names), name)
-            record = _record(DIAGNOSTICS[name](case), facts)
+            record = _record(_ALL[name](case), facts)
             record["published"] = published(
                 name, source.env, config=config, episodes=len(chosen), split=split
             )
             if baseline and other:
-                beside = Case(other, Reader(baseline.model), source, seed, None)
-                found = DIAGNOSTICS[name](beside)
+                reader = Reader(baseline.model)
+                beside = Case(other, reader, baseline, source, seed, None, progress)
+                found = _ALL[name](beside)
                 record["against"] = {"run": str(against), **_outcome(found)}
             written.append(write_json(folder / f"{name}.json", rounded(record)))
         progress(len(names), len(names), "done")
@@ -219,10 +255,10 @@ def _trace_key(checkpoint: Checkpoint, source: Episodes, chosen: Sequence[int], 
 
 
 def _chosen(only: Sequence[str]) -> list[str]:
-    unknown = [name for name in only if name not in DIAGNOSTICS]
+    unknown = [name for name in only if name not in _ALL]
     if unknown:
-        raise UserError(f"no diagnostic {unknown[0]!r}; there are {', '.join(DIAGNOSTICS)}")
-    return [name for name in DIAGNOSTICS if not only or name in only]
+        raise UserError(f"no diagnostic {unknown[0]!r}; there are {', '.join(_ALL)}")
+    return [name for name in _ALL if name in (only or DIAGNOSTICS)]
 
 
 def _device() -> str:

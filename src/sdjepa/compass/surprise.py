@@ -14,6 +14,7 @@ from jaxtyping import Float
 from numpy import ndarray
 
 from sdjepa.compass.detection import auroc
+from sdjepa.compass.film import Frames, thumbnails
 from sdjepa.compass.nulls import random_frames, summary
 from sdjepa.compass.perturb import Edit, reverse, splice, teleport, teleport_continue
 from sdjepa.compass.reader import Dynamics
@@ -52,19 +53,30 @@ def edit_of(mode: str, own_rows: int, donor_rows: int, at: int) -> Edit:
 
 
 def surprise(
-    trace: Trace, dynamics: Dynamics, *, seed: int, pairs: int = PAIRS, planes: int = PLANES
+    trace: Trace,
+    dynamics: Dynamics,
+    *,
+    seed: int,
+    pairs: int = PAIRS,
+    planes: int = PLANES,
+    frames: Frames | None = None,
 ) -> Diagnosis:
     """Jumps and prediction errors at a cut, against the same row of the uncut episode."""
     drawn = _draw_pairs(trace, pairs, rng=numpy_stream(seed, "compass", "pairs"))
     if not drawn:
         return Diagnosis("surprise", _TITLE, _QUESTION, "not tested", "episodes are too short", {})
     rng = numpy_stream(seed, "compass", "planes")
-    frames = random_frames(trace.episodes[0].latents.shape[1], 2, planes, rng=rng)
+    drawn_planes = random_frames(trace.episodes[0].latents.shape[1], 2, planes, rng=rng)
     results: dict[str, Any] = {"pairs": len(drawn), "window": WINDOW, "modes": {}}
     nulls: dict[str, Any] = {}
     for mode in MODES:
-        results["modes"][mode], nulls[mode] = _one_mode(mode, drawn, dynamics, frames)
+        results["modes"][mode], nulls[mode] = _one_mode(mode, drawn, dynamics, drawn_planes)
     results["chosen_pair"] = _chosen(trace)
+    if frames:  # of both episodes: with `source` and `row` of an edit they are its film
+        results["chosen_pair"]["frames"] = {
+            name: thumbnails(frames(e.index, np.arange(e.num_rows)))
+            for name, e in zip(("own", "donor"), trace.episodes, strict=False)
+        }
     results["relocalisation"] = _relocalisation(drawn)
     status, reason = _verdict(results, nulls)
     return Diagnosis("surprise", _TITLE, _QUESTION, status, reason, results, nulls)
