@@ -27,53 +27,55 @@ class Collect(Section):
     """How `sdjepa collect` makes a dataset."""
 
     env: str = "tworoom"
-    episodes: int = Field(10_000, ge=1)
-    steps: int = Field(100, ge=1)  # environment steps of an episode; frames are one more
-    frames: int = Field(0, ge=0)  # 0 = episodes decide; else as many episodes as make this many
+    episodes: int = Field(default=10_000, ge=1)
+    steps: int = Field(default=100, ge=1)  # environment steps of an episode; frames are one more
+    frames: int = Field(
+        default=0, ge=0
+    )  # 0 = episodes decide; else as many episodes as make this many
     policy: str = "auto"  # auto = the environment's first
-    noise: float = Field(1.0, ge=0)  # of the policy, in the environment's measure; 0 = none
+    noise: float = Field(default=1.0, ge=0)  # of the policy, in the environment's measure; 0 = none
     demos: str = ""  # demonstrations to replay, where the environment has any
-    shadow: int = Field(0, ge=0)  # side of the shadow map; 0 = the benchmark's; changes pixels
-    size: int = Field(224, ge=8)  # pixels, square
+    shadow: int = Field(
+        default=0, ge=0
+    )  # side of the shadow map; 0 = the benchmark's; changes pixels
+    size: int = Field(default=224, ge=8)  # pixels, square
     seed: int = 0
-    workers: int = Field(0, ge=0)  # 0 = one per core; the data do not depend on it
-    validation_share: float = Field(0.05, ge=0, lt=1)  # of episodes
-    test_share: float = Field(0.05, ge=0, lt=1)
+    workers: int = Field(default=0, ge=0)  # 0 = one per core; the data do not depend on it
+    validation_share: float = Field(default=0.05, ge=0, lt=1)  # of episodes
+    test_share: float = Field(default=0.05, ge=0, lt=1)
 
 
 class Data(Section):
     """Episodes to windows."""
 
     path: str = "data/tworoom"
-    frame_skip: int = Field(
-        5, ge=1
-    )  # environment steps per model step; an action block is this long
-    window_frames: int = Field(4, ge=2)
+    frame_skip: int = Field(default=5, ge=1)  # environment steps per model step and action block
+    window_frames: int = Field(default=4, ge=2)
     tail: Literal["ref", "full"] = "ref"  # ref keeps room for an unused last action block
 
 
 class Model(Section):
     """The paper's architecture; a smaller model is another set of widths, not another model."""
 
-    image_size: int = Field(224, ge=8)
-    patch: int = Field(14, ge=1)
-    encoder_width: int = Field(192, ge=1)
-    encoder_depth: int = Field(12, ge=1)
-    encoder_heads: int = Field(3, ge=1)
-    encoder_mlp: int = Field(768, ge=1)
-    latent: int = Field(192, ge=2)
-    projector_hidden: int = Field(2048, ge=1)
-    history: int = Field(3, ge=1)  # latents the predictor reads
-    predictor_width: int = Field(192, ge=1)
-    predictor_depth: int = Field(6, ge=1)
-    predictor_heads: int = Field(16, ge=1)
-    predictor_head_dim: int = Field(64, ge=1)
-    predictor_mlp: int = Field(2048, ge=1)
-    dropout: float = Field(0.1, ge=0, lt=1)
-    action_dim: int = Field(0, ge=0)  # 0 = taken from the dataset when training starts
-    frame_skip: int = Field(0, ge=0)  # 0 = data.frame_skip
+    image_size: int = Field(default=224, ge=8)
+    patch: int = Field(default=14, ge=1)
+    encoder_width: int = Field(default=192, ge=1)
+    encoder_depth: int = Field(default=12, ge=1)
+    encoder_heads: int = Field(default=3, ge=1)
+    encoder_mlp: int = Field(default=768, ge=1)
+    latent: int = Field(default=192, ge=2)
+    projector_hidden: int = Field(default=2048, ge=1)
+    history: int = Field(default=3, ge=1)  # latents the predictor reads
+    predictor_width: int = Field(default=192, ge=1)
+    predictor_depth: int = Field(default=6, ge=1)
+    predictor_heads: int = Field(default=16, ge=1)
+    predictor_head_dim: int = Field(default=64, ge=1)
+    predictor_mlp: int = Field(default=2048, ge=1)
+    dropout: float = Field(default=0.1, ge=0, lt=1)
+    action_dim: int = Field(default=0, ge=0)  # 0 = taken from the dataset when training starts
+    frame_skip: int = Field(default=0, ge=0)  # 0 = data.frame_skip
     action_width: Literal["ref", "block"] = "ref"  # ref: a constant 10, a bottleneck for Cube
-    k: int = Field(2, ge=0)  # width of the progress part; 0 = no split (LeWM)
+    k: int = Field(default=2, ge=0)  # width of the progress part; 0 = no split (LeWM)
     split: Literal["fixed", "learned"] = "fixed"  # learned: a rotation of the latent, then slicing
     polar: Literal["off", "paper", "ref"] = "off"  # angle and radius condition the predictor
     progress_head: bool = False  # a learned scalar readout of the progress part
@@ -98,64 +100,82 @@ class Model(Section):
 class Objectives(Section):
     """Weights of the terms; weight 0 = neither computed nor logged."""
 
-    prediction_weight: float = Field(1.0, ge=0)
-    sigreg_weight: float = Field(0.09, ge=0)
-    triplet_weight: float = Field(0.10, ge=0)
-    straighten_weight: float = Field(0.0, ge=0)
-    prototype_weight: float = Field(0.0, ge=0)
-    first_anchor_weight: float = Field(0.0, ge=0)
-    rollout_weight: float = Field(0.0, ge=0)
-    progress_head_weight: float = Field(0.0, ge=0)
+    prediction_weight: float = Field(default=1.0, ge=0)
+    sigreg_weight: float = Field(default=0.09, ge=0)
+    triplet_weight: float = Field(default=0.10, ge=0)
+    straighten_weight: float = Field(default=0.0, ge=0)
+    prototype_weight: float = Field(default=0.0, ge=0)
+    first_anchor_weight: float = Field(default=0.0, ge=0)
+    rollout_weight: float = Field(default=0.0, ge=0)
+    progress_head_weight: float = Field(default=0.0, ge=0)
 
-    sigreg_directions: int = Field(1024, ge=1)
-    sigreg_knots: int = Field(17, ge=2)
+    sigreg_directions: int = Field(default=1024, ge=1)
+    sigreg_knots: int = Field(default=17, ge=2)
     triplet_on: Literal["progress", "full"] = "progress"
     triplet_sampler: Literal["ref", "paper"] = "ref"  # ref carries no order, see docs/objectives.md
-    triplet_margin: float = Field(0.2, ge=0)
-    triplet_radius: int = Field(1, ge=1)  # frames of a window around the anchor that are positives
-    triplet_other_share: float = Field(0.5, ge=0, le=1)  # paper: negatives from another episode
+    triplet_margin: float = Field(default=0.2, ge=0)
+    triplet_radius: int = Field(
+        default=1, ge=1
+    )  # frames of a window around the anchor that are positives
+    triplet_other_share: float = Field(
+        default=0.5, ge=0, le=1
+    )  # paper: negatives from another episode
     straighten_on: Literal["full", "content", "progress"] = "full"
-    first_anchor_steps: int = Field(3, ge=1)
-    rollout_blocks: int = Field(2, ge=1, le=5)
+    first_anchor_steps: int = Field(default=3, ge=1)
+    rollout_blocks: int = Field(default=2, ge=1, le=5)
 
 
 class Train(Section):
     """Losses to checkpoint."""
 
     seed: int = 3072
-    epochs: int = Field(10, ge=1)
-    steps: int = Field(0, ge=0)  # 0 = epochs decide
-    batch: int = Field(128, ge=2)
-    learning_rate: float = Field(5e-5, gt=0)
-    weight_decay: float = Field(1e-3, ge=0)
+    epochs: int = Field(default=10, ge=1)
+    steps: int = Field(default=0, ge=0)  # 0 = epochs decide
+    batch: int = Field(default=128, ge=2)
+    learning_rate: float = Field(default=5e-5, gt=0)
+    weight_decay: float = Field(default=1e-3, ge=0)
     decay_on: Literal["all", "matrices"] = "all"  # matrices: no decay on biases, norms, tables
-    beta2: float = Field(0.999, gt=0, lt=1)
-    warmup_share: float = Field(0.05, ge=0, lt=1)  # of all steps, linear from 0
-    clip: float = Field(1.0, gt=0)  # global gradient norm
+    beta2: float = Field(default=0.999, gt=0, lt=1)
+    warmup_share: float = Field(default=0.05, ge=0, lt=1)  # of all steps, linear from 0
+    clip: float = Field(default=1.0, gt=0)  # global gradient norm
     precision: Literal["bf16", "fp32"] = "bf16"
     device: str = "auto"
-    log_every: int = Field(50, ge=1)
-    validate_every: int = Field(1000, ge=1)
-    checkpoint_every: int = Field(1000, ge=1)
-    keep_checkpoints: int = Field(2, ge=1)
-    diagnose_every: int = Field(0, ge=0)  # 0 = never; cosine between the terms' gradients
+    log_every: int = Field(default=50, ge=1)
+    validate_every: int = Field(default=1000, ge=1)
+    checkpoint_every: int = Field(default=1000, ge=1)
+    keep_checkpoints: int = Field(default=2, ge=1)
+    diagnose_every: int = Field(default=0, ge=0)  # 0 = never; cosine between the terms' gradients
 
 
 class Plan(Section):
     """Checkpoint to plans; changing these needs no retraining."""
 
     cost: Literal["content", "full", "angular", "progress"] = "content"
-    gamma: float = Field(1.0, ge=0)  # weight of the angle in the angular cost
-    delta: float = Field(0.1, ge=0)  # weight of the radius in the angular cost
+    gamma: float = Field(default=1.0, ge=0)  # weight of the angle in the angular cost
+    delta: float = Field(default=0.1, ge=0)  # weight of the radius in the angular cost
     scale: Literal["ref", "normalised"] = "ref"  # ref: raw sums, in which gamma = 1 is nearly inert
-    when: Literal["last", "sum"] = "last"  # cost at the end of the horizon, or along it
-    solver: Literal["cem"] = "cem"
-    candidates: int = Field(300, ge=2)
-    elites: int = Field(30, ge=2)
-    iterations: int = Field(30, ge=1)
-    initial_std: float = Field(1.0, gt=0)  # in normalised action space
-    horizon: int = Field(5, ge=1)  # action blocks
-    replan: int = Field(5, ge=1)  # blocks executed before the next plan
+    when: Literal["last", "sum", "min"] = "last"  # cost at the horizon's end, along it, or its least
+    solver: Literal["cem", "icem", "mppi", "gradient"] = "cem"
+    candidates: int = Field(default=300, ge=2)
+    elites: int = Field(default=30, ge=2)
+    iterations: int = Field(default=30, ge=1)
+    seconds: float = Field(default=0.0, ge=0)  # > 0: search this long per task instead
+    initial_std: float = Field(default=1.0, gt=0)  # in normalised action space
+    colour: float = Field(default=2.0, ge=0)  # icem: exponent of the noise's spectrum; 0 = white
+    keep: float = Field(default=0.3, ge=0, le=1)  # icem: share of elites carried to the next round
+    decay: float = Field(default=1.25, ge=1)  # icem: candidates shrink by this every round
+    momentum: float = Field(default=0.1, ge=0, lt=1)  # icem: weight of the previous mean and std
+    temperature: float = Field(default=1.0, gt=0)  # mppi: in units of the elites' spread of cost
+    step_size: float = Field(default=0.1, gt=0)  # gradient: Adam's
+    horizon: int = Field(default=5, ge=1)  # action blocks
+    replan: int = Field(default=5, ge=1)  # blocks executed before the next plan
+    ahead: Literal["fixed", "shrink"] = "fixed"  # shrink: the horizon's end stays where it was set
+    warm_start: bool = True  # begin from what the last plan left unexecuted
+    history: int = Field(default=1, ge=1)  # latents of the past the predictor is given
+    bounds: Literal["none", "clip"] = "none"  # clip: candidates stay inside the action space
+    batch: int = Field(default=0, ge=0)  # tasks planned together on a GPU; 0 = as many as fit
+    precision: Literal["fp32", "tf32", "bf16"] = "fp32"  # of the rollout, on a GPU
+    engine: Literal["eager", "graph", "compile"] = "eager"  # graph: one CUDA graph per iteration
     seed: int = 42
 
     @model_validator(mode="after")
@@ -171,9 +191,11 @@ class Score(Section):
     """Plans to scores."""
 
     protocol: Literal["lewm", "strict"] = "lewm"
-    tasks: int = Field(50, ge=1)
-    offset: int = Field(25, ge=1)  # environment steps from start to goal in the recorded episode
-    budget: int = Field(50, ge=1)  # environment steps a task may take
+    tasks: int = Field(default=50, ge=1)
+    offset: int = Field(
+        default=25, ge=1
+    )  # environment steps from start to goal in the recorded episode
+    budget: int = Field(default=50, ge=1)  # environment steps a task may take
     seed: int = 42
 
 
@@ -181,7 +203,7 @@ class Compass(Section):
     """What the latent knows."""
 
     split: Literal["train", "validation", "test"] = "test"
-    episodes: int = Field(40, ge=1)
+    episodes: int = Field(default=40, ge=1)
     seed: int = 0
 
 
@@ -275,7 +297,10 @@ def resolve(
     preset = {key: width if value == "k" else value for key, value in RUNGS[name].items()}
     for key, value in preset.items():
         section, leaf = key.split(".")
-        said = tree.get(section, {}).get(leaf, value)
+        known = tree.get(section, {})
+        if not isinstance(known, dict):
+            raise UserError(f"{source} says {section} = {known!r}; [{section}] is a section")
+        said = known.get(leaf, value)
         if said != value:
             raise UserError(
                 f"{source} says {key} = {said!r}, rung {name} says {value!r}; drop that line, "

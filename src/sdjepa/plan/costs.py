@@ -5,9 +5,9 @@
     progress  squared distance of the progress parts (the paper's negative control)
     angular   content + gamma (1 - cos of the angle between) + delta (difference of radii)^2
 
-`ref` scale is the paper's: sums over coordinates, in which the angle (at most 2) hardly counts beside
-a content distance of hundreds. `normalised` divides each term by what unrelated latents give, so
-gamma = 1 means that the angle weighs as much as the content.
+`ref` scale is the paper's: sums over coordinates, in which the angle (at most 2) hardly counts
+beside a content distance of hundreds. `normalised` divides each term by what unrelated latents
+give, so gamma = 1 means that the angle weighs as much as the content.
 """
 
 from jaxtyping import Float
@@ -20,7 +20,7 @@ from sdjepa.model.split import Parts, angle, radius
 def distance(
     predicted: Parts, goal: Parts, *, settings: Plan
 ) -> Float[Tensor, "tasks candidates horizon"]:
-    """Cost of every predicted latent `(tasks, candidates, horizon)` to its task's goal `(tasks,)`."""
+    """Cost of every predicted latent to the goal of its task."""
     goal = Parts(progress=goal.progress[:, None, None], content=goal.content[:, None, None])
     content = (predicted.content - goal.content).square().sum(-1)
     progress = (predicted.progress - goal.progress).square().sum(-1)
@@ -43,6 +43,8 @@ def distance(
 def candidate_cost(
     predicted: Parts, goal: Parts, *, settings: Plan
 ) -> Float[Tensor, "tasks candidates"]:
-    """Cost at the end of the horizon, or summed along it."""
+    """Cost at the end of the horizon, summed along it, or where it is least."""
     cost = distance(predicted, goal, settings=settings)
-    return cost[..., -1] if settings.when == "last" else cost.sum(-1)
+    if settings.when == "last":
+        return cost[..., -1]
+    return cost.sum(-1) if settings.when == "sum" else cost.amin(-1)
