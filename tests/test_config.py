@@ -176,16 +176,9 @@ def test_what_needs_a_progress_part_is_refused_without_one(setting: str):
         resolve(rung="A0", settings=[setting])
 
 
-SECTION_AS_VALUE = pytest.mark.xfail(
-    raises=AttributeError,
-    strict=True,
-    reason="resolve() looks a rung's keys up in a recipe's section before it is known to be one",
-)
-
-
 @pytest.mark.parametrize(
     "text",
-    [pytest.param("model = 3\n", marks=SECTION_AS_VALUE), "train = 3\n", "[train\n", "\x00"],
+    ["model = 3\n", "train = 3\n", "[train\n", "\x00"],
 )
 def test_a_damaged_recipe_is_one_line(text: str, tmp_path: Path):
     with pytest.raises(UserError) as caught:

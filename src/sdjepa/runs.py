@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import tomli_w
 
@@ -33,6 +33,7 @@ from sdjepa.errors import UserError
 VERSIONED = ("torch", "numpy", "h5py", "safetensors", "stable-worldmodel", "mujoco", "gymnasium")
 
 
+@runtime_checkable
 class Progress(Protocol):
     """How long work tells a person where it is; the command line draws it as a bar."""
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sdjepa import ranks
 from sdjepa.config import Data
-from sdjepa.data.episodes import ActionStats, Episodes
+from sdjepa.data.episodes import ActionStats, Episodes, Split
 from sdjepa.data.windows import Windows, windows
 from sdjepa.errors import UserError
 from sdjepa.runs import Progress, silent
@@ -46,7 +46,7 @@ class Loader:
         data: Episodes,
         settings: Data,
         *,
-        split: str,
+        split: Split,
         batch: int,
         seed: int,
         stats: ActionStats,

@@ -57,6 +57,7 @@ class Encoder(nn.Module):
         x = self.embed(self.patches(frames))
         x = torch.cat([self.class_token.expand(len(x), -1, -1).to(x.dtype), x], dim=1)
         x = x + self.position
-        for block in self.blocks:
+        for block in self.blocks[:-1]:
             x = block(x)
-        return self.norm(x[:, 0])
+        # Only the class token is read, so the last block need not update the others.
+        return self.norm(self.blocks[-1](x, first=1)[:, 0])

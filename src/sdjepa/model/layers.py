@@ -31,15 +31,24 @@ class SelfAttention(nn.Module):
         self.out = nn.Linear(heads * head_dim, width)
 
     def forward(
-        self, x: Float[Tensor, "batch tokens width"]
-    ) -> Float[Tensor, "batch tokens width"]:
+        self, x: Float[Tensor, "batch tokens width"], *, first: int | None = None
+    ) -> Float[Tensor, "batch queries width"]:
+        """Outputs of all tokens, or of the `first` ones only (they still attend to all)."""
         batch, tokens, _ = x.shape
-        qkv = self.qkv(x).view(batch, tokens, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        if first is None:
+            q, k, v = self.qkv(x).view(batch, tokens, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        else:
+            width = self.qkv.weight.shape[0] // 3
+            bias = (
+                (None, None) if self.qkv.bias is None else self.qkv.bias.split((width, 2 * width))
+            )
+            q = F.linear(x[:, :first], self.qkv.weight[:width], bias[0])
+            kv = F.linear(x, self.qkv.weight[width:], bias[1])
+            q = q.view(batch, first, self.heads, -1).transpose(1, 2)
+            k, v = kv.view(batch, tokens, 2, self.heads, -1).permute(2, 0, 3, 1, 4)
         drop = self.dropout if self.training else 0.0
-        mixed = F.scaled_dot_product_attention(
-            qkv[0], qkv[1], qkv[2], dropout_p=drop, is_causal=self.causal
-        )
-        out = self.out(mixed.transpose(1, 2).reshape(batch, tokens, -1))
+        mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=drop, is_causal=self.causal)
+        out = self.out(mixed.transpose(1, 2).reshape(batch, q.shape[2], -1))
         return F.dropout(out, self.dropout, self.training)
 
 
@@ -71,9 +80,10 @@ class Block(nn.Module):
         self.mlp = FeedForward(width, hidden)
 
     def forward(
-        self, x: Float[Tensor, "batch tokens width"]
-    ) -> Float[Tensor, "batch tokens width"]:
-        x = x + self.attention(self.norm_attention(x))
+        self, x: Float[Tensor, "batch tokens width"], *, first: int | None = None
+    ) -> Float[Tensor, "batch queries width"]:
+        """All tokens, or the `first` ones only: what the reader of the last block needs."""
+        x = x[:, :first] + self.attention(self.norm_attention(x), first=first)
         return x + self.mlp(self.norm_mlp(x))
 
 
