@@ -45,24 +45,23 @@ def trace_of(episodes) -> Trace:
     )
 
 
-def unrelated(seed: int, *, episodes: int = 10, rows: int = 125) -> Trace:
-    """Smooth latents, measures that drift with time, events at random: no relation anywhere."""
+def unrelated(seed: int, *, episodes: int = 8, rows: int = 60, drift: float = 2.0) -> Trace:
+    """Smooth latents, a measure that drifts with time, events at random: no relation anywhere."""
     rng = np.random.default_rng([1, seed])
     made = []
     for index in range(episodes):
         latents = wandering(rng, rows, LATENT)
         steps = latents[np.arange(rows // SKIP) * SKIP]
-        drift = np.linspace(0, 2, rows)
         made.append(
             episode(
                 index,
                 latents,
                 predicted=steps[HISTORY:] + 0.3 * rng.standard_normal(steps[HISTORY:].shape),
                 measures={
-                    "distance": 3 - drift + wandering(rng, rows, 1)[:, 0],
+                    "distance": 3 - np.linspace(0, drift, rows) + wandering(rng, rows, 1)[:, 0],
                     "speed": wandering(rng, rows, 1)[:, 0],
                 },
-                events={"switch": np.sort(rng.choice(np.arange(20, rows - 10), 3, replace=False))},
+                events={"switch": np.sort(rng.choice(np.arange(20, rows - 10), 2, replace=False))},
                 actions=rng.standard_normal((rows // SKIP, BLOCK)).astype(np.float32),
             )
         )

@@ -28,6 +28,9 @@ JUDGED = {
     "corruption": lambda t, s: corruption(t, Persistence(), seed=s, draws=99, modes=["shuffle"]),
 }
 
+# Sizes at which the effect itself occurs by chance, so that it is the control which must refuse.
+WORLDS = {"changes": {"episodes": 6, "rows": 110}, "probe": {"drift": 0.0}}
+
 
 @pytest.mark.parametrize("name", ["correlation", "probe", "events", "changes", "geometry"])
 def test_a_planted_phase_is_recovered(name):
@@ -40,9 +43,9 @@ def test_a_planted_phase_is_recovered(name):
 def test_unrelated_latents_pass_at_most_one_time_in_twenty(name):
     statuses = Counter()
     for seed in range(SEEDS):
-        statuses[JUDGED[name](unrelated(seed, episodes=8, rows=60), seed).status] += 1
-    assert sum(statuses.values()) == SEEDS
+        statuses[JUDGED[name](unrelated(seed, **WORLDS.get(name, {})), seed).status] += 1
     assert statuses["not tested"] == 0
+    assert statuses["does not hold"] < SEEDS
     assert statuses["holds"] <= ALLOWED, statuses
 
 

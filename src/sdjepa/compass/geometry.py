@@ -185,7 +185,9 @@ def _verdict(results: dict[str, Any], nulls: dict[str, Any]) -> tuple[Status, st
     p_projection = nulls["random_projections_centred"]["p"]
     near = results["neighbours"]
     status = judge(
-        effect=plain["progress"] > plain["content"],
+        # Larger than content by more than episodes drawn anew would make it.
+        effect=float(np.mean([low for low, _ in similar["plain"]["progress"]["ci95"]]))
+        > plain["content"],
         control=below(p_time) and below(p_projection),
     )
     reason = (

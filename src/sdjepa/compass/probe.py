@@ -250,7 +250,7 @@ def _verdict(results: dict[str, Any], nulls: dict[str, Any], *, k: int) -> tuple
     strict = nulls["blocked"]
     p_random, p_clock = strict["random_k"]["p"], strict["clock_polynomial_k"]["p"]
     status = judge(
-        effect=means["progress"] > max(means["clock"], means["random_2"]),
+        effect=means["progress"] > max(means["clock"], means["random_2"], 0.0),
         control=below(p_random) and below(p_clock),
     )
     reason = (

@@ -23,9 +23,10 @@ from sdjepa.envs.base import Env, make
 from sdjepa.errors import UserError
 from sdjepa.plan.agent import Planner
 from sdjepa.runs import Progress, silent
-from sdjepa.score import Actor, Task, run, wilson95
+from sdjepa.score import Actor, Task, run
 from sdjepa.score import place as put
 from sdjepa.seeds import numpy_stream, stream
+from sdjepa.statistics import wilson95
 from sdjepa.train.checkpoint import Checkpoint
 
 TASKS = 8
