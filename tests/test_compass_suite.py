@@ -149,10 +149,10 @@ def test_encoding_in_pieces_equals_encoding_at_once(data, run):
     reader, source = Reader(checkpoint.model), Episodes.open(data)
     rows = [source.rows(1), source.rows(8)]
     found = encode_rows(
-        lambda piece: source.frames(range(piece.start, piece.stop)),
+        source.frames,
         rows,
         encode=reader.encode,
-        batch=7,
+        batch=30,
     )
     for own, piece in zip(found, rows, strict=True):
         whole = reader.encode(source.frames(range(piece.start, piece.stop)))

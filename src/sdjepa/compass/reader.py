@@ -10,7 +10,7 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Int, UInt8
 from numpy import ndarray
 
 from sdjepa.model.split import Parts
@@ -113,30 +113,30 @@ def action_blocks(
 
 
 def encode_rows(
-    read: Callable[[slice], UInt8[ndarray, "count height width 3"]],
+    read: Callable[[Int[ndarray, "count"]], UInt8[ndarray, "count height width 3"]],
     rows: Sequence[slice],
     *,
     encode: Callable[[ndarray], ndarray],
     batch: int,
     progress: Progress = silent,
 ) -> list[Float[ndarray, "rows latent"]]:
-    """Latents of each slice of rows; the next frames are read while the model is at work."""
-    pieces = [
-        (which, slice(start, min(start + batch, rows[which].stop)))
-        for which in range(len(rows))
-        for start in range(rows[which].start, rows[which].stop, batch)
-    ]
-    found: list[list[ndarray]] = [[] for _ in rows]
+    """Latents of each slice of rows, in full batches across slices.
+
+    The next frames are read while the model is at work.
+    """
+    wanted = np.concatenate([np.arange(own.start, own.stop) for own in rows])
+    pieces = [wanted[low : low + batch] for low in range(0, len(wanted), batch)]
+    found: list[ndarray] = []
     with ThreadPoolExecutor(max_workers=1) as pool:
-        coming = pool.submit(read, pieces[0][1]) if pieces else None
-        for number, (which, _) in enumerate(pieces):
-            assert coming is not None
+        coming = pool.submit(read, pieces[0])
+        for number in range(len(pieces)):
             frames = coming.result()
             if number + 1 < len(pieces):
-                coming = pool.submit(read, pieces[number + 1][1])
-            found[which].append(encode(frames))
+                coming = pool.submit(read, pieces[number + 1])
+            found.append(encode(frames))
             progress(number + 1, len(pieces), "encoding")
-    return [np.concatenate(parts) for parts in found]
+    cuts = np.cumsum([own.stop - own.start for own in rows])[:-1]
+    return np.split(np.concatenate(found), cuts)
 
 
 def foresee(

@@ -200,7 +200,7 @@ def read_trace(
         return found
     reader, skip, history = Reader(checkpoint.model), config.data.frame_skip, config.model.history
     latents = encode_rows(
-        lambda rows: source.frames(np.arange(rows.start, rows.stop)),
+        source.frames,
         [source.rows(e) for e in chosen],
         encode=reader.encode,
         batch=reader.batch,
