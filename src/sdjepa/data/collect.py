@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from sdjepa.config import Collect
+from sdjepa.data.card import card
 from sdjepa.data.writer import Packed, Writer, make_split, pack
 from sdjepa.envs.base import Env, env_class, make
 from sdjepa.errors import UserError
@@ -58,6 +59,7 @@ def collect(settings: Collect, out: Path, *, progress: Progress = silent) -> Pat
             info = {"env": settings.env, "seed": settings.seed, "policy": policy, "collect": chosen}
             writer.finish(info, split=split)
     shutil.rmtree(parts)
+    card(out, progress=progress)
     return out
 
 

@@ -50,6 +50,7 @@ class Hdf5Store:
     def __init__(self, path: Path) -> None:
         self._path = path
         try:
+            # Not in stable-worldmodel's SWMR mode: HDF5 then reads a truncated file for ever.
             self._file = h5py.File(path, "r")
         except OSError as error:
             raise UserError(

@@ -39,14 +39,19 @@ class Packed:
     digests: UInt8[np.ndarray, "rows 32"]  # SHA-256 of every raw frame
 
 
-def pack(columns: Mapping[str, np.ndarray], frames: Sequence[UInt8[np.ndarray, "h w 3"]]) -> Packed:
+def pack(
+    columns: Mapping[str, np.ndarray],
+    frames: Sequence[UInt8[np.ndarray, "h w 3"]],
+    *,
+    compress: bool = True,
+) -> Packed:
     """Compress one episode's frames and hash them."""
     coder = zstandard.ZstdCompressor(level=ZSTD_LEVEL)
     raw = [np.ascontiguousarray(frame).data for frame in frames]
     digests = b"".join(hashlib.sha256(frame).digest() for frame in raw)
     return Packed(
         columns=columns,
-        frames=[coder.compress(frame) for frame in raw],
+        frames=[coder.compress(frame) if compress else bytes(frame) for frame in raw],
         digests=np.frombuffer(digests, np.uint8).reshape(len(raw), 32),
     )
 
@@ -54,11 +59,12 @@ def pack(columns: Mapping[str, np.ndarray], frames: Sequence[UInt8[np.ndarray, "
 class Writer:
     """Writes one dataset; leaving the block without `finish` leaves nothing behind."""
 
-    def __init__(self, out: Path, *, image_size: int) -> None:
+    def __init__(self, out: Path, *, image_size: int, compress: bool = True) -> None:
         if (out / FILE).exists():
             raise UserError(f"{out} already holds a dataset; remove it or choose another --out")
         self._out = out
         self._size = image_size
+        self._compress = compress
         self._temporary = out / f".{FILE}.partial"
         self._lengths: list[int] = []
         self._columns: dict[str, list[np.ndarray]] = {}
@@ -69,7 +75,7 @@ class Writer:
         # v110: the chunks of a growing dataset are found through an array, not a tree.
         self._file = h5py.File(self._temporary, "w", libver=("v110", "v110"))
         shape = (1, self._size, self._size, 3)
-        self._pixels = _frame_dataset(self._file, shape)
+        self._pixels = _frame_dataset(self._file, shape, compress=self._compress)
         self._rows = 0
         return self
 
@@ -82,6 +88,8 @@ class Writer:
         with contextlib.suppress(OSError, RuntimeError):  # a full disk also fails the closing flush
             self._file.close()
         self._temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self._out.rmdir()  # where nothing else is in it
         if isinstance(error, OSError):
             raise UserError(
                 f"could not write {self._out / FILE}: {error.strerror or error}; free some space "
@@ -101,8 +109,17 @@ class Writer:
         self._lengths.append(rows)
         self._rows += rows
 
-    def finish(self, info: Mapping[str, Any], *, split: Mapping[str, Any]) -> Path:
-        """Write the columns and the description, and give the dataset its name."""
+    def finish(
+        self,
+        info: Mapping[str, Any],
+        *,
+        split: Mapping[str, Any],
+        action: Mapping[str, Any] | None = None,
+    ) -> Path:
+        """Write the columns and the description, and give the dataset its name.
+
+        `action` gives the action statistics where they are not those of these training rows.
+        """
         columns = {name: np.concatenate(parts) for name, parts in self._columns.items()}
         lengths = np.asarray(self._lengths)
         columns["episode_idx"] = np.repeat(np.arange(len(lengths), dtype=np.int64), lengths)
@@ -129,7 +146,8 @@ class Writer:
             "image_size": self._size,
             "action_dim": int(columns["action"].shape[1]),
             "columns": described,
-            "action": action_moments(columns["action"], train_rows(lengths, split["train"])),
+            "action": action
+            or action_moments(columns["action"], train_rows(lengths, split["train"])),
             "split": dict(split),
             **provenance(),
         }
@@ -138,11 +156,14 @@ class Writer:
         return self._out
 
 
-def _frame_dataset(file: h5py.File, chunk: tuple[int, int, int, int]) -> h5py.Dataset:
+def _frame_dataset(
+    file: h5py.File, chunk: tuple[int, int, int, int], *, compress: bool
+) -> h5py.Dataset:
     settings = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     settings.set_chunk(chunk)
-    # Optional, or HDF5 would look for a plug-in that only its own coding path needs.
-    settings.set_filter(ZSTD_FILTER, h5py.h5z.FLAG_OPTIONAL, (ZSTD_LEVEL,))
+    if compress:
+        # Optional, or HDF5 would look for a plug-in that only its own coding path needs.
+        settings.set_filter(ZSTD_FILTER, h5py.h5z.FLAG_OPTIONAL, (ZSTD_LEVEL,))
     space = h5py.h5s.create_simple((0, *chunk[1:]), (h5py.h5s.UNLIMITED, *chunk[1:]))
     kind = h5py.h5t.NATIVE_UINT8
     return h5py.Dataset(h5py.h5d.create(file.id, b"pixels", kind, space, settings))

@@ -44,6 +44,7 @@ class Env(ABC):
     # Left, right, top and bottom edge of the picture in the units of `path`; None where the camera
     # does not look straight down.
     extent: ClassVar[tuple[float, float, float, float] | None] = None
+    controlled: ClassVar[tuple[str, ...]]  # columns that actions move at once
     action_low: np.ndarray
     action_high: np.ndarray
 

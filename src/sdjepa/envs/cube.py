@@ -53,6 +53,7 @@ class Cube(Env):
         "proprio_gripper_contact": (1,),
     }
     signature = ("qpos", 21)
+    controlled = ("proprio_effector_pos", "proprio_effector_yaw", "proprio_gripper_opening")
 
     def __init__(self, *, shadow: int = 0) -> None:
         template = _template()

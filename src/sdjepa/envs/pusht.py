@@ -37,6 +37,7 @@ class PushT(Env):
         "n_contacts": (),
     }
     signature = ("state", 7)
+    controlled = ("proprio",)
     extent = (0.0, 512.0, 0.0, 512.0)
 
     def __init__(self, *, shadow: int = 0) -> None:

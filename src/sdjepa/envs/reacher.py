@@ -40,6 +40,7 @@ class Reacher(Env):
         "score": (),
     }
     signature = ("qpos", 2)
+    controlled = ("qpos", "qvel")
 
     def __init__(self, *, shadow: int = 0) -> None:
         self._env = copy.copy(_template())

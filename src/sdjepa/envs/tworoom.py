@@ -37,6 +37,7 @@ class TwoRoom(Env):
         "distance_to_target": (),
     }
     signature = ("proprio", 2)
+    controlled = ("proprio",)
     extent = (-0.5, 223.5, -0.5, 223.5)  # pixel centres are whole numbers
     WALL_X = 112.0
 

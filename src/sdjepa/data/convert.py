@@ -1,0 +1,95 @@
+"""Any dataset we can read in, a dataset of ours out: same rows, one layout, one description."""
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import UInt8
+
+from sdjepa.data.episodes import Episodes
+from sdjepa.data.frames import reduce_frames
+from sdjepa.data.lerobot import LeRobot
+from sdjepa.data.writer import Packed, Writer, make_split, pack
+from sdjepa.envs.base import NAMES, guess
+from sdjepa.errors import UserError
+from sdjepa.runs import Progress, silent
+
+Episode = tuple[dict[str, np.ndarray], UInt8[np.ndarray, "n h w 3"]]
+_DROPPED = {"episode_idx", "step_idx", "render_time"}  # written anew, or true of one machine only
+
+
+def convert(
+    source: Path,
+    out: Path,
+    *,
+    size: int | None = None,
+    env: str | None = None,
+    camera: str | None = None,
+    action: str | None = None,
+    compress: bool = True,
+    seed: int = 0,
+    progress: Progress = silent,
+) -> Path:
+    """Copy `source` to `out`; a `size` reduces frames by area averaging, `camera` and `action` pick
+    features of a LeRobot folder, `compress=False` is for programs without an HDF5 plug-in."""
+    if env is not None and env not in NAMES:
+        raise UserError(f"unknown environment {env!r}; there are {', '.join(NAMES)}")
+    if (source / "meta" / "info.json").exists():
+        robot = LeRobot.open(source, camera=camera, action=action)
+        kind, count, episodes, info = "lerobot", len(robot), iter(robot), {}
+    else:
+        if camera or action:
+            raise UserError("--camera and --action pick features of a LeRobot folder only")
+        opened = Episodes.open(source)
+        kind, count, episodes, info = "episodes", len(opened), _all(opened), opened.info
+    kept = {key: info[key] for key in ("seed", "policy", "collect") if key in info}
+    split = info.get("split") or make_split(count, seed=seed, validation=0.05, test=0.05)
+    first = next(episodes)
+    side = size or _side(first[1], source)
+    shapes = {name: values.shape[1:] for name, values in first[0].items()}
+    described = {
+        "env": env or info.get("env") or guess(shapes),
+        **kept,
+        "converted": {"from": source.name, "kind": kind, "size": size, "camera": camera},
+    }
+    with Writer(out, image_size=side, compress=compress) as writer:
+        for done, packed in enumerate(_packed(first, episodes, side, compress), start=1):
+            writer.add(packed)
+            progress(done, count, "episodes")
+        return writer.finish(described, split=split)
+
+
+def _all(source: Episodes) -> Iterator[Episode]:
+    for index in range(len(source)):
+        rows = source.rows(index)
+        yield source.episode(index), source.frames(range(rows.start, rows.stop))
+
+
+def _packed(first: Episode, rest: Iterator[Episode], side: int, compress: bool) -> Iterator[Packed]:
+    """Episodes resized and compressed, several at a time, in order."""
+
+    def work(episode: Episode) -> Packed:
+        columns, frames = episode
+        columns = {name: values for name, values in columns.items() if name not in _DROPPED}
+        columns["action"] = np.array(columns["action"], dtype=np.float32)
+        columns["action"][-1] = np.nan
+        return pack(columns, list(reduce_frames(frames, side)), compress=compress)
+
+    workers = min(8, os.cpu_count() or 1)
+    with ThreadPoolExecutor(workers) as pool:
+        yield work(first)
+        while batch := list(islice(rest, workers)):
+            yield from pool.map(work, batch)
+
+
+def _side(frames: UInt8[np.ndarray, "n h w 3"], source: Path) -> int:
+    height, width = frames.shape[1:3]
+    if height != width:
+        raise UserError(
+            f"frames of {source} are {height} x {width}; say how large a square to make of them, "
+            f"e.g. --size {min(224, height, width)}"
+        )
+    return height

@@ -1,0 +1,69 @@
+"""A full disk: one line, nothing half-written, and the same command finishes the work later."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from sdjepa.config import Collect
+from sdjepa.data.collect import collect
+from sdjepa.data.episodes import Episodes
+
+SETTINGS = Collect(env="tworoom", episodes=12, steps=40, size=64, workers=1)
+# A limit on file size fails a write as a full disk does, and needs no privileges.
+SCRIPT = """
+import resource, sys
+from pathlib import Path
+from sdjepa.config import Collect
+from sdjepa.data.{module} import {work}
+from sdjepa.errors import UserError
+resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
+try:
+    {call}
+except UserError as error:
+    print(error)
+    sys.exit(2)
+"""
+
+
+def limited(limit: int, *, module: str, work: str, call: str) -> subprocess.CompletedProcess[str]:
+    script = SCRIPT.format(module=module, work=work, limit=limit, call=call)
+    return subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    return collect(SETTINGS, tmp_path_factory.mktemp("data") / "set")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("limit", [20_000, 250_000])  # at the first part; while joining the parts
+def test_collecting_onto_a_full_disk_can_be_continued(dataset, tmp_path, limit):
+    out = tmp_path / "set"
+    settings = f"Collect.model_validate_json({SETTINGS.model_dump_json()!r})"
+    ended = limited(
+        limit, module="collect", work="collect", call=f"collect({settings}, Path({str(out)!r}))"
+    )
+    assert ended.returncode == 2, ended.stderr
+    assert "could not write" in ended.stdout
+    assert len(ended.stdout.splitlines()) == 1
+    assert not (out / "episodes.h5").exists()
+    assert not list(out.rglob("*.partial"))
+    collect(SETTINGS, out)
+    ours, theirs = (json.loads((p / "dataset.json").read_text()) for p in (dataset, out))
+    assert ours["columns"] == theirs["columns"]
+
+
+@pytest.mark.slow
+def test_converting_onto_a_full_disk_leaves_nothing(dataset, tmp_path):
+    out = tmp_path / "copy"
+    call = f"convert(Path({str(dataset)!r}), Path({str(out)!r}))"
+    ended = limited(150_000, module="convert", work="convert", call=call)
+    assert ended.returncode == 2, ended.stderr
+    assert "could not write" in ended.stdout
+    assert not out.exists()
+    with Episodes.open(dataset) as data:
+        assert data.num_rows == 12 * 41

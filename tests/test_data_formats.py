@@ -1,0 +1,279 @@
+"""Other people's datasets in, ours out, theirs again: the same rows every time."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sdjepa.config import Collect
+from sdjepa.data.collect import collect
+from sdjepa.data.convert import convert
+from sdjepa.data.episodes import Episodes
+from sdjepa.data.frames import frame_store
+from sdjepa.data.pack import write_pack
+from sdjepa.envs import base
+from sdjepa.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory) -> Path:
+    settings = Collect(env="tworoom", episodes=6, steps=30, size=32, workers=1)
+    return collect(settings, tmp_path_factory.mktemp("data") / "set")
+
+
+def test_a_copy_holds_the_same_columns_split_and_description(dataset, tmp_path):
+    copy = convert(dataset, tmp_path / "copy")
+    ours, theirs = (json.loads((p / "dataset.json").read_text()) for p in (dataset, copy))
+    for key in ("columns", "split", "action", "env", "policy", "collect"):
+        assert theirs[key] == ours[key], key
+
+
+def test_uncompressed_frames_are_the_same_frames(dataset, tmp_path):
+    import h5py
+
+    copy = convert(dataset, tmp_path / "plain", compress=False)
+    with Episodes.open(dataset) as ours, h5py.File(copy / "episodes.h5") as file:
+        assert np.array_equal(file["pixels"][:], ours.frames(range(ours.num_rows)))
+
+
+def test_a_smaller_copy_averages_areas(dataset, tmp_path):
+    copy = convert(dataset, tmp_path / "small", size=16)
+    with Episodes.open(dataset) as ours, Episodes.open(copy) as theirs:
+        large = ours.frames([0, 40]).astype(float).reshape(2, 16, 2, 16, 2, 3).mean((2, 4))
+        assert np.abs(theirs.frames([0, 40]) - large).max() <= 0.5
+
+
+def test_a_failed_conversion_leaves_nothing(dataset, tmp_path):
+    with pytest.raises(UserError, match="unknown environment"):
+        convert(dataset, tmp_path / "out", env="threeroom")
+    with pytest.raises(UserError, match="LeRobot folder only"):
+        convert(dataset, tmp_path / "out", camera="front")
+    assert not (tmp_path / "out").exists()
+
+
+# --- the frame store ---
+
+
+def test_the_frame_store_maps_the_frames_and_is_built_once(dataset, tmp_path):
+    copy = convert(dataset, tmp_path / "copy")
+    with Episodes.open(copy) as data:
+        frames = data.frames(range(data.num_rows))
+        assert np.array_equal(frame_store(data), frames)
+        stamp = (copy / "frames-32.u8").stat().st_mtime_ns
+        assert np.array_equal(frame_store(data, check=True), frames)
+        assert (copy / "frames-32.u8").stat().st_mtime_ns == stamp
+        assert frame_store(data, size=16).shape == (data.num_rows, 16, 16, 3)
+        with pytest.raises(UserError, match="would invent"):
+            frame_store(data, size=64)
+
+
+def test_a_frame_store_that_changed_is_not_used(dataset, tmp_path):
+    copy = convert(dataset, tmp_path / "copy")
+    with Episodes.open(copy) as data:
+        frame_store(data)
+        path = copy / "frames-32.u8"
+        raw = bytearray(path.read_bytes())
+        raw[1234] ^= 1
+        path.write_bytes(raw)
+        with pytest.raises(UserError, match="damaged"):
+            frame_store(data, check=True)
+        path.write_bytes(raw[:-1])
+        with pytest.raises(UserError, match="cut off"):
+            frame_store(data)
+
+
+# --- evaluation packs ---
+
+
+def test_a_pack_stands_in_for_its_dataset_when_tasks_are_placed(dataset, tmp_path):
+    starts, offset = [(0, 3), (4, 0), (4, 5)], 25
+    env = base.make("tworoom")
+    with Episodes.open(dataset) as data:
+        pack = Episodes.open(write_pack(data, starts, tmp_path / "pack", offset=offset))
+        for number, (episode, step) in enumerate(starts):
+            first = data.rows(episode).start + step
+            small = pack.rows(number)
+            assert small.stop - small.start == offset + 1
+            assert np.array_equal(
+                pack.frames([small.start, small.stop - 1]), data.frames([first, first + offset])
+            )
+            env.set_state(pack.row(small.start))
+            env.set_goal(pack.row(small.stop - 1))
+            for action in pack.column("action")[small.start : small.stop - 1]:
+                env.step(action)
+            assert env.distance() < 1e-4
+        assert np.array_equal(pack.action_stats().mean, data.action_stats().mean)
+        assert np.array_equal(pack.action_stats().std, data.action_stats().std)
+        assert pack.episode_ids("test").tolist() == [0, 1, 2]
+        with pytest.raises(UserError, match="no goal lies 25"):
+            write_pack(data, [(0, 7)], tmp_path / "other", offset=offset)
+        assert not (tmp_path / "other").exists()
+        with pytest.raises(UserError, match="a pack already"):
+            write_pack(pack, [(0, 0)], tmp_path / "other", offset=2)
+
+
+# --- LeRobot ---
+
+
+@pytest.fixture(scope="module")
+def robot(tmp_path_factory):
+    """A LeRobot v3 folder: two episodes in one parquet file and one video, 24 x 32 pixels."""
+    cv2 = pytest.importorskip("cv2")
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    root = tmp_path_factory.mktemp("robot") / "set"
+    camera, lengths, fps = "observation.images.front", (7, 5), 10
+    features = {
+        camera: {"dtype": "video", "shape": [24, 32, 3], "names": None},
+        "observation.state": {"dtype": "float32", "shape": [3], "names": None},
+        "action": {"dtype": "float32", "shape": [2], "names": None},
+        "timestamp": {"dtype": "float32", "shape": [1], "names": None},
+        "frame_index": {"dtype": "int64", "shape": [1], "names": None},
+        "episode_index": {"dtype": "int64", "shape": [1], "names": None},
+    }
+    info = {
+        "codebase_version": "v3.0",
+        "fps": fps,
+        "features": features,
+        "data_path": "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet",
+        "video_path": "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4",
+    }
+    for folder in ("meta/episodes/chunk-000", "data/chunk-000", f"videos/{camera}/chunk-000"):
+        (root / folder).mkdir(parents=True)
+    (root / "meta/info.json").write_text(json.dumps(info))
+    rng = np.random.default_rng(0)
+    rows, episodes, start = [], [], 0
+    film = cv2.VideoWriter(
+        str(root / f"videos/{camera}/chunk-000/file-000.mp4"),
+        cv2.VideoWriter_fourcc(*"mp4v"),
+        fps,
+        (32, 24),
+    )
+    for number, length in enumerate(lengths):
+        for step in range(length):
+            film.write(np.full((24, 32, 3), 20 * (start + step), np.uint8))
+            rows.append(
+                {
+                    "observation.state": rng.normal(size=3).astype(np.float32).tolist(),
+                    "action": [float(number), float(step)],
+                    "timestamp": step / fps,
+                    "frame_index": step,
+                    "episode_index": number,
+                }
+            )
+        episodes.append(
+            {
+                "episode_index": number,
+                "length": length,
+                "data/chunk_index": 0,
+                "data/file_index": 0,
+                f"videos/{camera}/chunk_index": 0,
+                f"videos/{camera}/file_index": 0,
+                f"videos/{camera}/from_timestamp": start / fps,
+            }
+        )
+        start += length
+    film.release()
+    parquet.write_table(pa.Table.from_pylist(rows[::-1]), root / "data/chunk-000/file-000.parquet")
+    parquet.write_table(
+        pa.Table.from_pylist(episodes), root / "meta/episodes/chunk-000/file-000.parquet"
+    )
+    return root
+
+
+def test_a_lerobot_folder_becomes_a_dataset_with_every_frame_at_its_row(robot, tmp_path):
+    with Episodes.open(convert(robot, tmp_path / "set", size=16)) as data:
+        assert data.lengths.tolist() == [7, 5]
+        assert data.env == "unknown"
+        action = data.column("action")
+        assert action[:6].tolist() == [[0, step] for step in range(6)]
+        assert np.isnan(action[6]).all()
+        assert data.column("observation_state").shape == (12, 3)
+        grey = data.frames(range(12)).astype(float).mean((1, 2, 3))
+        assert grey == pytest.approx(20.0 * np.arange(12), abs=5)
+
+
+def test_a_lerobot_folder_asks_for_what_it_needs(robot, tmp_path):
+    with pytest.raises(UserError, match="sdjepa data convert"):
+        Episodes.open(robot)
+    with pytest.raises(UserError, match=r"24 x 32.*--size"):
+        convert(robot, tmp_path / "set")
+    with pytest.raises(UserError, match=r"no camera 'wrist'.*front"):
+        convert(robot, tmp_path / "set", size=16, camera="wrist")
+    with pytest.raises(UserError, match=r"choose --action from observation\.state, action"):
+        convert(robot, tmp_path / "set", size=16, action="torque")
+    with Episodes.open(
+        convert(robot, tmp_path / "set", size=16, action="observation.state")
+    ) as data:
+        assert data.action_dim == 3
+
+
+# --- stable-worldmodel ---
+
+
+@pytest.fixture(scope="module")
+def library():
+    return pytest.importorskip("stable_worldmodel")
+
+
+@pytest.mark.slow
+def test_stable_worldmodel_reads_our_file_as_it_is(dataset, library):
+    from stable_worldmodel.data.utils import load_dataset
+
+    with Episodes.open(dataset) as ours:  # closed first: HDF5 refuses one file in two modes
+        rows = slice(ours.rows(2).start + 5, ours.rows(2).start + 15)
+        frames, action = ours.frames(range(rows.start, rows.stop)), ours.column("action")
+        lengths = ours.lengths
+    theirs = load_dataset(str((dataset / "episodes.h5").resolve()))
+    assert np.array_equal(theirs.lengths, lengths)
+    (chunk,) = theirs.load_chunk(np.array([2]), np.array([5]), np.array([15]))
+    assert np.array_equal(chunk["pixels"].numpy().transpose(0, 2, 3, 1), frames)
+    assert np.array_equal(chunk["action"].numpy(), action[rows])
+    assert np.array_equal(theirs.get_col_data("action"), action, equal_nan=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["hdf5", "lance", "folder"])
+def test_a_file_made_by_stable_worldmodel_is_read_unchanged(kind, library, tmp_path):
+    import multiprocessing
+
+    from stable_worldmodel.envs.two_room import ExpertPolicy
+
+    path = tmp_path / {"hdf5": "set.h5", "lance": "set.lance", "folder": "set"}[kind]
+    world = library.World("swm/TwoRoom-v1", num_envs=2, image_shape=(64, 64), max_episode_steps=40)
+    policy = ExpertPolicy(action_noise=1.0, seed=0)
+    policy.action_repeat_prob = 0.0
+    world.set_policy(policy)
+    world.collect(str(path), episodes=3, seed=0, format=kind, progress=False)
+    method = multiprocessing.get_start_method(allow_none=True)
+    env = base.make("tworoom")
+    with Episodes.open(path) as data:
+        assert multiprocessing.get_start_method(allow_none=True) == method
+        assert data.env == "tworoom"
+        assert data.image_size == 64
+        whole = data.frames(range(data.num_rows))
+        some = np.array([3, data.num_rows - 1, 24, 3])
+        assert np.array_equal(data.frames(some), whole[some])
+        # Its actions belong to their rows, but the last of an episode is the first once more.
+        for row in range(0, data.num_rows - 1, 5):
+            action = data.column("action")[row]
+            if not np.isnan(action).any():
+                env.set_state(data.row(row))
+                env.step(action)
+                after = data.column("proprio")[row + 1]
+                assert np.allclose(env.observe()["proprio"], after, atol=1e-3)
+        assert np.isnan(data.column("action")[data.offsets + data.lengths - 1]).all()
+        assert data.column("step_idx")[0] == 0
+    copy = convert(path, tmp_path / "copy")
+    with Episodes.open(copy) as data:
+        assert np.array_equal(data.frames(range(data.num_rows)), whole)
+
+
+@pytest.mark.slow
+def test_a_folder_that_is_nothing_is_refused_in_one_line(library, tmp_path):
+    (tmp_path / "notes.txt").write_text("hello")
+    with pytest.raises(UserError, match="no dataset that can be read") as error:
+        Episodes.open(tmp_path)
+    assert "\n" not in str(error.value)
