@@ -27,6 +27,7 @@ STAGES = (
 BESIDE = {
     "statistics": "plan",
     "tasks": "plan",
+    "scoring": "score",
     "compare": "score",
     "bench": "cli",
     "bench_plan": "cli",

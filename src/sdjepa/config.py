@@ -154,7 +154,9 @@ class Plan(Section):
     gamma: float = Field(default=1.0, ge=0)  # weight of the angle in the angular cost
     delta: float = Field(default=0.1, ge=0)  # weight of the radius in the angular cost
     scale: Literal["ref", "normalised"] = "ref"  # ref: raw sums, in which gamma = 1 is nearly inert
-    when: Literal["last", "sum", "min"] = "last"  # cost at the horizon's end, along it, or its least
+    when: Literal["last", "sum", "min"] = (
+        "last"  # cost at the horizon's end, along it, or its least
+    )
     solver: Literal["cem", "icem", "mppi", "gradient"] = "cem"
     candidates: int = Field(default=300, ge=2)
     elites: int = Field(default=30, ge=2)
@@ -187,16 +189,30 @@ class Plan(Section):
         return self
 
 
+# What a protocol says unless a recipe or a flag says otherwise; the rest of it is in score.py.
+PROTOCOL_TASKS = {"lewm": 50, "strict": 200}
+BUDGET_PER_OFFSET = 2
+
+
 class Score(Section):
-    """Plans to scores."""
+    """Plans to scores; tasks and budget are the protocol's unless they are given."""
 
     protocol: Literal["lewm", "strict"] = "lewm"
     tasks: int = Field(default=50, ge=1)
-    offset: int = Field(
-        default=25, ge=1
-    )  # environment steps from start to goal in the recorded episode
+    offset: int = Field(default=25, ge=1)  # environment steps from start to goal as recorded
     budget: int = Field(default=50, ge=1)  # environment steps a task may take
     seed: int = 42
+    workers: int = Field(default=1, ge=0)  # simulating processes; 1 = this one, 0 = one per core
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill(cls, said: Any) -> Any:
+        if not isinstance(said, dict):
+            return said
+        tasks = PROTOCOL_TASKS.get(said.get("protocol", "lewm"), 50)
+        offset = said.get("offset", 25)
+        budget = BUDGET_PER_OFFSET * offset if isinstance(offset, int) and offset > 0 else 50
+        return {"tasks": tasks, "budget": budget} | said
 
 
 class Compass(Section):

@@ -23,6 +23,8 @@ _FREE = {
     "train.checkpoint_every",
     "train.keep_checkpoints",
     "train.diagnose_every",
+    "plan.batch",
+    "score.workers",
 }
 # What the paper prints; every other governed value is known from its reference code alone.
 _PRINTED = {

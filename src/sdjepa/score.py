@@ -1,68 +1,118 @@
 """Plans to scores: choose tasks, run them, count successes. The whole protocol in one file.
 
 A task is a start row and a goal row `offset` environment steps later in the same recorded episode.
-The environment is put into the start state, and the planner sees pixels only: the recorded goal frame
-and a frame of the present. It succeeds when the benchmark's own test is met at any step within the
-budget; a task that is solved stops there. Floors (doing nothing, random actions, replaying the recorded
-actions) run on the same tasks.
+The environment is put into the start state, and the planner sees pixels only: the recorded goal
+frame and a frame of the present. It succeeds when the benchmark's own test is met at any step
+within the budget; a task that is solved stops there. Floors (doing nothing, random actions,
+replaying the recorded actions) run on the same tasks.
 
-    lewm    50 tasks by the published rule: rows drawn from the whole file, training episodes included
-    strict  held-out episodes only, spread over them, none solved at the start or by doing nothing
+    lewm    50 tasks by the published rule: rows drawn from the whole file, training included
+    strict  200 tasks of held-out episodes, spread over them, none solved at the start or by doing
+            nothing
 """
 
-import base64
 import hashlib
-import io
 import json
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Int
 
-from sdjepa.config import Plan, Score
-from sdjepa.data.episodes import Episodes
-from sdjepa.envs.base import Env, env_class, make
+from sdjepa.config import BUDGET_PER_OFFSET, PROTOCOL_TASKS, Plan, Score
+from sdjepa.data.episodes import ActionStats, Episodes
+from sdjepa.envs.base import Env, make
 from sdjepa.errors import UserError
-from sdjepa.plan.agent import Planner
+from sdjepa.plan.agent import Planner, Receding
+from sdjepa.plan.batch import Bounds
 from sdjepa.runs import Progress, provenance, silent, write_json
-from sdjepa.seeds import numpy_stream, stream
+from sdjepa.scoring.actors import action_space, floor_actors, noop
+from sdjepa.scoring.album import WATCHED, pages
+from sdjepa.scoring.card import floor_rates, rates, rows_of, strata
+from sdjepa.scoring.simulation import Simulation
+from sdjepa.scoring.stage import Actor, Here, Place, Scenes
+from sdjepa.seeds import numpy_stream
+from sdjepa.tasks import Manifest, Outcome, Task, identity, packed_tasks
 from sdjepa.train.checkpoint import load_checkpoint
 
-WATCHED = 6  # tasks whose path and frames are kept in the result, for the report
-# Raw actions (active tasks, steps, action) to execute next, for the tasks of these numbers.
-Actor = Callable[[list[int]], Float[np.ndarray, "active steps action"]]
+SWEEP_OFFSETS = (25, 50, 75, 100)
 
 
 @dataclass(frozen=True)
-class Task:
-    episode: int
-    start: int  # raw step in the episode
-    offset: int
+class Protocol:
+    """A frozen definition; another field, or another meaning of a word here, is a new version."""
 
-    def rows(self, data: Episodes) -> tuple[int, int]:
-        """Row of the start and row of the goal."""
-        first = data.rows(self.episode).start + self.start
-        return first, first + self.offset
-
-
-@dataclass(frozen=True)
-class Outcome:
-    success: bool
-    steps_to_success: int | None
-    start_distance: float
-    final_distance: float
+    name: str
+    episodes: str
+    starts: str
+    refused: tuple[str, ...]
+    tasks: int
+    offset: int = 25
+    budget_per_offset: int = BUDGET_PER_OFFSET
+    seed: int = 42
+    success: str = "the benchmark's test at any step from 1 to the budget"
+    after_success: str = "frozen"
+    frames: str = "goal as recorded, present as rendered"
+    version: int = 1
 
 
-def wilson95(successes: int, count: int) -> tuple[float, float]:
-    """95 % Wilson interval of a success rate, in percent."""
-    z, n = 1.959963984540054, count
-    centre = (successes + z * z / 2) / (n + z * z)
-    half = z / (n + z * z) * math.sqrt(successes * (n - successes) / n + z * z / 4)
-    return 100 * max(0.0, centre - half), 100 * min(1.0, centre + half)
+PROTOCOLS = {
+    "lewm": Protocol(
+        "lewm",
+        episodes="all",
+        starts="rows without replacement, sorted; the last admissible row is never drawn",
+        refused=(),
+        tasks=PROTOCOL_TASKS["lewm"],
+    ),
+    "strict": Protocol(
+        "strict",
+        episodes="test",
+        starts="one per episode in turn, in random order, until there are enough",
+        refused=("solved at the start", "solved by zero actions within the budget"),
+        tasks=PROTOCOL_TASKS["strict"],
+    ),
+}
+
+
+def definition(settings: Score) -> dict[str, Any]:
+    """The protocol a score was made under, its numbers as they were used."""
+    used = {name: getattr(settings, name) for name in ("tasks", "offset", "budget", "seed")}
+    return asdict(PROTOCOLS[settings.protocol]) | used
+
+
+def protocol_hash(settings: Score) -> str:
+    """Two scores with one hash had the same rule; with the same data, the same tasks."""
+    said = json.dumps(definition(settings), sort_keys=True)
+    return hashlib.sha256(said.encode()).hexdigest()[:12]
+
+
+def departures(settings: Score) -> list[str]:
+    """How the settings differ from the protocol as it is frozen."""
+    frozen = PROTOCOLS[settings.protocol]
+    expected = {"tasks": frozen.tasks, "offset": frozen.offset, "seed": frozen.seed}
+    expected["budget"] = frozen.budget_per_offset * settings.offset
+    return [
+        f"{name} {getattr(settings, name)} instead of {value}"
+        for name, value in expected.items()
+        if getattr(settings, name) != value
+    ]
+
+
+# --- which tasks
+
+
+def choose_tasks(data: Episodes, settings: Score, *, trivial: Callable[[Task], bool]) -> list[Task]:
+    """The tasks of a protocol on a dataset, or those an evaluation pack was made of."""
+    shared = {"offset": settings.offset, "count": settings.tasks}
+    if "pack" in data.info:
+        return list(packed_tasks(data, **shared))
+    if settings.protocol == "lewm":
+        return lewm_tasks(data.lengths, **shared, seed=settings.seed)
+    held_out = data.episode_ids("test")
+    return strict_tasks(data.lengths, held_out, trivial=trivial, **shared, seed=settings.seed)
 
 
 def lewm_tasks(
@@ -87,7 +137,7 @@ def strict_tasks(
     seed: int,
     trivial: Callable[[Task], bool],
 ) -> list[Task]:
-    """Tasks of `episodes`, as evenly spread over them as their lengths allow, without trivial ones."""
+    """Tasks of `episodes`, as evenly spread over them as their lengths allow, no trivial ones."""
     rng = numpy_stream(seed, "tasks", offset)
     queues = [
         [Task(int(e), int(s), offset) for s in rng.permutation(max(0, lengths[e] - offset))]
@@ -110,16 +160,61 @@ def strict_tasks(
 def _too_few(found: int, count: int, offset: int, lengths: np.ndarray) -> str:
     median = int(np.median(lengths)) if len(lengths) else 0
     return (
-        f"only {max(found, 0)} of {count} tasks fit: each needs {offset} steps after its start, the "
-        f"median episode has {median} rows. Lower --tasks or --offset, or collect more episodes"
+        f"only {max(found, 0)} of {count} tasks fit: each needs {offset} steps after its start, "
+        f"the median episode has {median} rows. Lower --tasks or --offset, or collect more episodes"
     )
+
+
+def solved_by_nothing(data: Episodes, settings: Score) -> Callable[[Task], bool]:
+    """Whether a task is solved at its start or by zero actions within the budget."""
+    judge = make(data.env)
+    idle = noop(judge.action_dim, settings.budget)
+
+    def trivial(task: Task) -> bool:
+        place(judge, task, data=data)
+        return judge.solved() or run([judge], idle, budget=settings.budget)[0].success
+
+    return trivial
 
 
 def place(env: Env, task: Task, *, data: Episodes) -> None:
     """Put the environment at the task's start, with its goal."""
     start, goal = task.rows(data)
-    env.set_state(data.row(start))
-    env.set_goal(data.row(goal))
+    Place(data.row(start), data.row(goal)).put(env)
+
+
+# --- running them
+
+
+def play(scenes: Scenes, actor: Actor, *, count: int, budget: int) -> list[Outcome]:
+    """Let `actor` act on `count` tasks that stand at their starts; a solved one is left alone."""
+    first = scenes.measure(range(count))
+    last = dict(first)
+    other: list[dict[str, bool]] = [{} for _ in range(count)]
+    solved_at: dict[int, int] = {}
+    step = 0
+    while step < budget and len(solved_at) < count:
+        active = [number for number in range(count) if number not in solved_at]
+        actions = actor(active)[:, : budget - step]
+        moved = scenes.advance(dict(zip(active, actions, strict=True)))
+        for number, done in moved.items():
+            for name, met in done.other.items():
+                other[number][name] = met or other[number].get(name, False)
+            if done.solved:
+                solved_at[number] = step + done.steps
+        last |= moved
+        step += actions.shape[1]
+    return [
+        Outcome(
+            success=i in solved_at,
+            steps_to_success=solved_at.get(i),
+            start_distance=first[i].distance,
+            final_distance=last[i].distance,
+            solved_at_start=first[i].solved,
+            other_success=other[i],
+        )
+        for i in range(count)
+    ]
 
 
 def run(
@@ -129,93 +224,70 @@ def run(
     budget: int,
     watch: Callable[[int], None] = lambda number: None,
 ) -> list[Outcome]:
-    """Let `actor` act in environments that stand at their starts; a solved one is left alone.
+    """`play` on environments of this process that stand at their starts.
 
     `watch` is called with a task's number before its first and after each of its steps.
     """
-    start_distance = [env.distance() for env in envs]
-    solved_at: list[int | None] = [None] * len(envs)
-    for number in range(len(envs)):
-        watch(number)
-    step = 0
-    while step < budget:
-        active = [i for i, at in enumerate(solved_at) if at is None]
-        if not active:
-            break
-        actions = actor(active)[:, : budget - step]
-        for number, sequence in zip(active, actions, strict=True):
-            for ahead, action in enumerate(sequence, start=1):
-                envs[number].step(action)
-                watch(number)
-                if envs[number].solved():
-                    solved_at[number] = step + ahead
-                    break
-        step += actions.shape[1]
-    return [
-        Outcome(at is not None, at, start_distance[i], envs[i].distance())
-        for i, at in enumerate(solved_at)
-    ]
+    return play(Here(dict(enumerate(envs)), watch), actor, count=len(envs), budget=budget)
 
 
-def noop_actor(env: Env, budget: int) -> Actor:
-    return lambda active: np.zeros((len(active), budget, env.action_dim))
-
-
-def random_actor(env: Env, tasks: Sequence[Task], *, budget: int, seed: int) -> Actor:
-    """Uniform in the action space; a task's actions do not depend on the other tasks."""
-
-    def act(active: list[int]) -> np.ndarray:
-        return np.stack(
-            [
-                numpy_stream(seed, "random", tasks[i].episode, tasks[i].start).uniform(
-                    env.action_low, env.action_high, size=(budget, env.action_dim)
-                )
-                for i in active
-            ]
-        )
-
-    return act
-
-
-def replay_actor(data: Episodes, tasks: Sequence[Task], *, budget: int) -> Actor:
-    """The recorded actions from start to goal, then nothing."""
-    recorded = data.column("action")
-
-    def act(active: list[int]) -> np.ndarray:
-        actions = np.zeros((len(active), budget, data.action_dim))
-        for place_, number in enumerate(active):
-            start, goal = tasks[number].rows(data)
-            actions[place_, : goal - start] = recorded[start:goal][:budget]
-        return actions
-
-    return act
-
-
-def planner_actor(
-    planner: Planner,
-    envs: Sequence[Env],
+def run_floors(
+    scenes: Simulation,
+    data: Episodes,
     tasks: Sequence[Task],
     *,
-    goals: np.ndarray,
-    size: int,
-    progress: Progress = silent,
-) -> Actor:
-    """Plan from a fresh frame of each active task; frames are drawn only when a plan is made."""
-    rounds = [0]
-    keep = planner.settings.replan * planner.frame_skip
+    stats: ActionStats,
+    settings: Score,
+) -> dict[str, list[Outcome]]:
+    """Everybody who acts without a model, on the same tasks."""
+    found = {}
+    for name, actor in floor_actors(data, tasks, stats=stats, settings=settings).items():
+        scenes.place()
+        found[name] = play(scenes, actor, count=len(tasks), budget=settings.budget)
+    return found
 
-    def act(active: list[int]) -> np.ndarray:
-        plans = []
-        for count, number in enumerate(active, start=1):
-            task, frame = tasks[number], envs[number].render(size)
-            names = ("plan", task.episode, task.start, rounds[0])
-            generator = stream(planner.settings.seed, *names)
-            plans.append(planner.plan(frame[None], goals[number][None], streams=[generator])[0])
-            progress(count, len(active), f"plan {rounds[0] + 1}")
-        rounds[0] += 1
-        return np.stack(plans)[:, :keep]
 
-    return act
+# --- the score
+
+
+def task_list(data: Episodes, settings: Score, *, manifest: Path | None = None) -> Manifest:
+    """The tasks of the protocol on `data`, or exactly those of a manifest file."""
+    if manifest is not None:
+        found = Manifest.read(manifest)
+        found.check(data, manifest)
+        return found
+    tasks = choose_tasks(data, settings, trivial=solved_by_nothing(data, settings))
+    return Manifest(
+        env=data.env,
+        protocol=settings.protocol,
+        protocol_hash=protocol_hash(settings),
+        data=identity(data),
+        tasks=tuple(tasks),
+    )
+
+
+def adopt(settings: Score, chosen: Manifest) -> Score:
+    """Settings that say what the task list is, whoever chose it."""
+    offsets = {task.offset for task in chosen.tasks}
+    if len(offsets) != 1:
+        raise UserError(f"a score needs tasks of one offset, found {sorted(offsets)}")
+    said = {"protocol": chosen.protocol, "tasks": len(chosen.tasks), "offset": offsets.pop()}
+    return settings.model_copy(update=said)
+
+
+def simulate(
+    data: Episodes, tasks: Sequence[Task], settings: Score, *, every: int = 5
+) -> Simulation:
+    """Environments for the tasks; the first few are watched, a frame `every` so many steps."""
+    rows = [task.rows(data) for task in tasks]
+    return Simulation(
+        data.env,
+        [Place(data.row(start), data.row(goal)) for start, goal in rows],
+        size=data.image_size,
+        watched=range(min(WATCHED, len(tasks))),
+        every=every,
+        workers=settings.workers,
+    )
 
 
 def score(
@@ -224,6 +296,7 @@ def score(
     settings: Score | None = None,
     plan: Plan | None = None,
     data_path: Path | None = None,
+    manifest: Path | None = None,
     checkpoint: str = "latest",
     device: str = "cpu",
     progress: Progress = silent,
@@ -233,134 +306,54 @@ def score(
     loaded = load_checkpoint(path, checkpoint, device=device)
     settings, plan = settings or loaded.config.score, plan or loaded.config.plan
     data = Episodes.open(data_path or Path(loaded.config.data.path))
-    judge = make(data.env)
-
-    def fresh(tasks: Sequence[Task], envs: Sequence[Env]) -> Sequence[Env]:
-        for env, task in zip(envs, tasks, strict=True):
-            place(env, task, data=data)
-        return envs
-
-    def trivial(task: Task) -> bool:
-        place(judge, task, data=data)
-        idle = noop_actor(judge, settings.budget)
-        return judge.solved() or run([judge], idle, budget=settings.budget)[0].success
-
-    tasks = choose_tasks(data, settings, trivial=trivial)
-    already = sum(bool(fresh([task], [judge])[0].solved()) for task in tasks)
-    envs = [make(data.env) for _ in tasks]
-    floor_actors = {
-        "noop": noop_actor(judge, settings.budget),
-        "random": random_actor(judge, tasks, budget=settings.budget, seed=settings.seed),
-        "replay": replay_actor(data, tasks, budget=settings.budget),
-    }
-    floors = {
-        name: run(fresh(tasks, envs), actor, budget=settings.budget)
-        for name, actor in floor_actors.items()
-    }
+    chosen = task_list(data, settings, manifest=manifest)
+    settings, tasks = adopt(settings, chosen), chosen.tasks
     goals = data.frames(np.array([task.rows(data)[1] for task in tasks]))
-    planner = Planner(loaded, plan)
-    actor = planner_actor(
-        planner, envs, tasks, goals=goals, size=data.image_size, progress=progress
-    )
-    album = Album(data.env, envs, size=data.image_size, every=planner.frame_skip)
-    planning = time.monotonic()
-    outcomes = run(fresh(tasks, envs), actor, budget=settings.budget, watch=album.watch)
-    planning = time.monotonic() - planning
-    successes = sum(outcome.success for outcome in outcomes)
-    rates = {name: sum(o.success for o in found) for name, found in floors.items()}
+    planner = Planner(loaded, plan, bounds=Bounds(*action_space(data.env)))
+    with simulate(data, tasks, settings, every=planner.frame_skip) as scenes:
+        floors = run_floors(scenes, data, tasks, stats=loaded.stats, settings=settings)
+        agent = Receding(
+            planner,
+            scenes.render,
+            goals=goals,
+            names=[(task.episode, task.start) for task in tasks],
+            progress=progress,
+        )
+        scenes.place(watch=True)
+        playing = time.monotonic()
+        outcomes = play(scenes, agent, count=len(tasks), budget=settings.budget)
+        playing = time.monotonic() - playing
+        records = scenes.records()
     result = {
         "env": data.env,
         "protocol": settings.protocol,
-        "protocol_hash": protocol_hash(settings),
         "cost": plan.cost,
         "solver": plan.solver,
-        "num_tasks": len(tasks),
-        "success_rate": 100 * successes / len(tasks),
-        "wilson95": wilson95(successes, len(tasks)),
-        "floors": {name: 100 * rate / len(tasks) for name, rate in rates.items()},
-        "floors_wilson95": {name: wilson95(rate, len(tasks)) for name, rate in rates.items()},
-        "solved_at_start": already,
-        "tasks": [
-            {**asdict(task), "outcome": outcome.success, **asdict(outcome)}
-            for task, outcome in zip(tasks, outcomes, strict=True)
-        ],
+        **rates(outcomes),
+        **floor_rates(floors),
+        "strata": strata(outcomes, floors),
+        "tasks": rows_of(tasks, outcomes, floors),
         "seconds": time.monotonic() - began,
-        "planning_seconds": planning,
-        "rollouts": album.pages(tasks, outcomes, goals=goals, data=data),
+        "planning_seconds": playing,
+        "seconds_per_plan": agent.seconds / max(1, agent.num_plans),
+        "num_plans": agent.num_plans,
+        "rollouts": pages(records, tasks, outcomes=outcomes, goals=goals, data=data),
         "checkpoint": {"name": loaded.path.name, "step": loaded.step},
-        "data": {"path": str(data.path), "split_hash": data.split_hash},
+        **origin(data, settings, chosen),
         "config": {"score": settings.model_dump(), "plan": plan.model_dump()},
         **provenance(),
     }
+    chosen.write(path / "tasks" / f"{settings.protocol}-o{settings.offset}-{chosen.hash}.json")
     name = f"{settings.protocol}-{plan.cost}-{plan.solver}-o{settings.offset}.json"
     return write_json(path / "scores" / name, result)
 
 
-def choose_tasks(data: Episodes, settings: Score, *, trivial: Callable[[Task], bool]) -> list[Task]:
-    """The tasks of a protocol on a dataset."""
-    shared = {"offset": settings.offset, "count": settings.tasks, "seed": settings.seed}
-    if settings.protocol == "lewm":
-        return lewm_tasks(data.lengths, **shared)
-    return strict_tasks(data.lengths, data.episode_ids("test"), trivial=trivial, **shared)
-
-
-def protocol_hash(settings: Score) -> str:
-    """Two scores with one hash had the same rule; with the same data, the same tasks."""
-    return hashlib.sha256(json.dumps(settings.model_dump(), sort_keys=True).encode()).hexdigest()[
-        :12
-    ]
-
-
-class Album:
-    """Paths and frames of the first tasks, for people to look at."""
-
-    def __init__(self, env: str, envs: Sequence[Env], *, size: int, every: int) -> None:
-        self._class, self._envs, self._size, self._every = env_class(env), envs, size, every
-        self._columns: dict[int, list[dict[str, np.ndarray]]] = {}
-        self._frames: dict[int, list[str]] = {}
-
-    def watch(self, number: int) -> None:
-        if number >= WATCHED:
-            return
-        seen = self._columns.setdefault(number, [])
-        seen.append(self._envs[number].observe())
-        if (len(seen) - 1) % self._every == 0:
-            frame = self._envs[number].render(self._size)
-            self._frames.setdefault(number, []).append(png(frame))
-
-    def pages(
-        self,
-        tasks: Sequence[Task],
-        outcomes: Sequence[Outcome],
-        *,
-        goals: np.ndarray,
-        data: Episodes,
-    ) -> list[dict[str, object]]:
-        """One record per watched task."""
-        pages = []
-        for number, seen in self._columns.items():
-            columns = {name: np.stack([row[name] for row in seen]) for name in seen[0]}
-            goal = {
-                k: np.asarray(v)[None] for k, v in data.row(tasks[number].rows(data)[1]).items()
-            }
-            pages.append(
-                {
-                    "task": number,
-                    "path": self._class.path(columns),
-                    "start": self._class.path(columns)[0],
-                    "goal": self._class.path(goal)[0],
-                    "success": outcomes[number].success,
-                    "frames": self._frames[number],
-                    "goal_frame": png(goals[number]),
-                }
-            )
-        return pages
-
-
-def png(frame: np.ndarray) -> str:
-    """A frame as a base64 PNG."""
-    from PIL import Image
-
-    buffer = io.BytesIO()
-    Image.fromarray(frame).save(buffer, format="PNG", optimize=True)
-    return base64.b64encode(buffer.getvalue()).decode()
+def origin(data: Episodes, settings: Score, chosen: Manifest) -> dict[str, Any]:
+    """Which rule on which data gave which tasks."""
+    return {
+        "protocol_hash": protocol_hash(settings),
+        "protocol_definition": definition(settings),
+        "protocol_departures": departures(settings),
+        "tasks_hash": chosen.hash,
+        "data": {"path": str(data.path), **identity(data), "pack": "pack" in data.info},
+    }

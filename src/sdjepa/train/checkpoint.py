@@ -119,6 +119,11 @@ def find_checkpoint(path: Path, name: str = "latest") -> Path:
     )
 
 
+def load_config(path: Path, name: str = "latest") -> Config:
+    """The configuration of a run's checkpoint, without its weights."""
+    return Config.model_validate(read_json(find_checkpoint(path, name) / "config.json"))
+
+
 def load_checkpoint(path: Path, name: str = "latest", *, device: str = "cpu") -> Checkpoint:
     """The model of a run (or of a bare checkpoint directory) in eval mode, strictly loaded."""
     found = find_checkpoint(path, name)

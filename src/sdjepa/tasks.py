@@ -1,0 +1,129 @@
+"""Tasks as files: a list of (episode, start, offset) with a hash that names it.
+
+Two scores with one task hash were made on the same tasks of the same data, so they can be compared
+task by task. A manifest can be handed on and scored again: `sdjepa score RUN --manifest FILE`.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sdjepa.data.episodes import Episodes
+from sdjepa.errors import UserError
+from sdjepa.runs import read_json, write_json
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Task:
+    """A start, and a goal `offset` environment steps later in the same recorded episode."""
+
+    episode: int
+    start: int  # raw step in the episode
+    offset: int
+
+    def rows(self, data: Episodes) -> tuple[int, int]:
+        """Row of the start and row of the goal; an evaluation pack keeps its tasks elsewhere."""
+        if "pack" in data.info:
+            first = data.rows(data.info["pack"]["starts"].index([self.episode, self.start])).start
+        else:
+            first = data.rows(self.episode).start + self.start
+        return first, first + self.offset
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a task went."""
+
+    success: bool
+    steps_to_success: int | None
+    start_distance: float
+    final_distance: float
+    solved_at_start: bool
+    other_success: dict[str, bool]  # other readings than the benchmark's, met at any step
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A task list and the data it belongs to."""
+
+    env: str
+    protocol: str
+    protocol_hash: str
+    data: dict[str, int | str]  # rows and split hash of the dataset
+    tasks: tuple[Task, ...]
+
+    @property
+    def hash(self) -> str:
+        """Names environment, data and tasks; not the protocol that chose them."""
+        said = [self.env, sorted(self.data.items()), [_triple(task) for task in self.tasks]]
+        return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:12]
+
+    def write(self, path: Path) -> Path:
+        said = {
+            "format": FORMAT,
+            "hash": self.hash,
+            "env": self.env,
+            "protocol": self.protocol,
+            "protocol_hash": self.protocol_hash,
+            "data": self.data,
+            "tasks": [_triple(task) for task in self.tasks],
+        }
+        return write_json(path, said)
+
+    @staticmethod
+    def read(path: Path) -> "Manifest":
+        """A manifest whose content still has the hash it was written with."""
+        said = read_json(path)
+        try:
+            found = Manifest(
+                env=said["env"],
+                protocol=said["protocol"],
+                protocol_hash=said["protocol_hash"],
+                data=said["data"],
+                tasks=tuple(Task(*map(int, triple)) for triple in said["tasks"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(f"{path} is no task manifest: it lacks or misspells {error}") from error
+        if said.get("format") != FORMAT or said.get("hash") != found.hash:
+            raise UserError(
+                f"{path} says its hash is {said.get('hash')}, its content gives {found.hash}: it "
+                "was changed by hand; get the original, or choose tasks anew without --manifest"
+            )
+        return found
+
+    def check(self, data: Episodes, path: Path) -> None:
+        """Refuse data of which these are not tasks."""
+        if (self.env, self.data) != (data.env, identity(data)):
+            raise UserError(
+                f"{path} lists tasks of {self.env} data {self.data}, {data.path} is {data.env} "
+                f"data {identity(data)}; give the dataset it was made from with --data"
+            )
+
+
+def _triple(task: Task) -> list[int]:
+    return [task.episode, task.start, task.offset]
+
+
+def identity(data: Episodes) -> dict[str, int | str]:
+    """What tells datasets apart; a pack is taken for the dataset it was made from."""
+    of = data.info["pack"]["of"] if "pack" in data.info else {}
+    return {
+        "rows": of.get("rows", data.num_rows),
+        "split_hash": of.get("split_hash", data.split_hash),
+    }
+
+
+def packed_tasks(data: Episodes, *, offset: int, count: int) -> Sequence[Task]:
+    """The tasks an evaluation pack holds."""
+    held = data.info["pack"]
+    if held["offset"] != offset or len(held["starts"]) != count:
+        size, apart = len(held["starts"]), held["offset"]
+        raise UserError(
+            f"{data.path} holds {size} tasks of offset {apart}, asked for {count} of offset "
+            f"{offset}; say --tasks {size} --offset {apart}"
+        )
+    return [Task(int(episode), int(start), offset) for episode, start in held["starts"]]
