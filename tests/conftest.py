@@ -5,12 +5,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from small import SIZES
 
 from sdjepa.config import Collect, Config, resolve
 from sdjepa.data.collect import collect
 from sdjepa.runs import Run
 from sdjepa.train.loop import complete, train
+from small import SIZES
 
 FREE = ("action_dim", "frame_skip")  # these come from the dataset
 TINY = [f"model.{key}={value}" for key, value in SIZES.items() if key not in FREE]
@@ -24,7 +24,13 @@ TINY += ["plan.iterations=2", "score.protocol=strict", "score.tasks=4", "train.l
 def tiny_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """20 Two-Room episodes of 40 steps at 28 pixels, a quarter of them held out."""
     settings = Collect(
-        env="tworoom", episodes=20, steps=40, size=28, workers=1, validation_share=0.2, test_share=0.25
+        env="tworoom",
+        episodes=20,
+        steps=40,
+        size=28,
+        workers=1,
+        validation_share=0.2,
+        test_share=0.25,
     )
     return collect(settings, tmp_path_factory.mktemp("data") / "tiny")
 

@@ -70,7 +70,7 @@ def test_a_stage_imports_only_from_its_left(path: Path):
     if path == SOURCE / "__init__.py":
         own = rank("cli")  # the package's front door opens onto everything, when it is asked to
     for imported in imports(path):
-        # `from sdjepa import ranks` names a module, `from sdjepa.ranks import total` a thing in one.
+        # `from sdjepa import ranks` names a module, `from sdjepa.ranks import total` its part.
         assert rank(stage_of(imported)) <= own, f"{path} imports {imported}"
 
 

@@ -1,11 +1,8 @@
 """Rung A0 is LeWM: stable-worldmodel's own object and ours agree; weights travel bit for bit."""
 
-import functools
-import importlib
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +16,7 @@ from sdjepa.data.episodes import ActionStats
 from sdjepa.errors import UserError
 from sdjepa.interop.lewm import export_lewm, import_lewm
 from sdjepa.interop.lewm_keys import from_lewm, lewm_config, places, to_lewm
+from sdjepa.interop.lewm_peer import instantiate
 from sdjepa.model.world_model import WorldModel, count_parameters
 from sdjepa.objectives.total import draws, losses, observe
 from sdjepa.runs import Run
@@ -29,20 +27,6 @@ from small import SIZES, noise, random_batch, small_model, stir
 TOLERANCE = {"atol": 1e-5, "rtol": 0}
 STATS = ActionStats(mean=np.array([0.5, -1.0]), std=np.array([2.0, 0.25]))
 MEAN, STD = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
-
-
-def instantiate(node: Any) -> Any:
-    """What hydra does with the `_target_` tree of a config.json."""
-    if not isinstance(node, dict):
-        return node
-    built = {name: instantiate(value) for name, value in node.items()}
-    if "_target_" not in built:
-        return built
-    module, _, name = built.pop("_target_").rpartition(".")
-    target = getattr(importlib.import_module(module), name)
-    if built.pop("_partial_", False):
-        return functools.partial(target, **built)
-    return target(**built)
 
 
 def normalised(frames: Tensor) -> Tensor:

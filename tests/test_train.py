@@ -74,9 +74,7 @@ def test_kill_9_at_five_random_moments_leaves_the_final_weights_unchanged(
     tiny_config: Config, tmp_path: Path
 ):
     longer = {"steps": 600, "checkpoint_every": 15, "log_every": 5, "validate_every": 600}
-    config = tiny_config.model_copy(
-        update={"train": tiny_config.train.model_copy(update=longer)}
-    )
+    config = tiny_config.model_copy(update={"train": tiny_config.train.model_copy(update=longer)})
     whole = Run.create(tmp_path / "whole", config)
     train(whole)
     run = Run.create(tmp_path / "killed", config)
@@ -120,7 +118,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_last_good_checkpo
 ):
     wild = tiny_config.train.model_copy(update={"learning_rate": 1e30, "clip": 1e30})
     run = Run.create(tmp_path / "run", tiny_config.model_copy(update={"train": wild}))
-    with pytest.raises(UserError, match="is not finite at step .* train.learning_rate"):
+    with pytest.raises(UserError, match=r"is not finite at step .* train\.learning_rate"):
         train(run)
     for checkpoint in (run.path / "checkpoints").glob("step-*"):
         model = WorldModel(tiny_config.model)
@@ -221,7 +219,7 @@ def test_a_batch_holds_the_recorded_frames_and_normalised_action_blocks(
 
 def test_a_run_directory_is_not_overwritten(trained: Path, tiny_config: Config):
     before = (trained / "config.toml").read_bytes()
-    with pytest.raises(UserError, match="already holds a run. Continue it with"):
+    with pytest.raises(UserError, match=r"already holds a run\. Continue it with"):
         Run.create(trained, tiny_config)
     assert (trained / "config.toml").read_bytes() == before
 
@@ -249,7 +247,12 @@ def test_a_full_disk_is_one_line_and_keeps_the_previous_checkpoint(
     monkeypatch.setattr(checkpoint, "save_file", no_space)
     with pytest.raises(UserError, match=r"could not write the checkpoint of step 99.*--resume"):
         checkpoint.save_checkpoint(
-            Run(a_run), job.model, optimizer=job.optimizer, config=tiny_config, stats=job.stats, step=99
+            Run(a_run),
+            job.model,
+            optimizer=job.optimizer,
+            config=tiny_config,
+            stats=job.stats,
+            step=99,
         )
     assert weights(a_run) == before
     assert not list((a_run / "checkpoints").glob(".*partial"))

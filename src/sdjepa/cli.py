@@ -394,7 +394,7 @@ def demo(
 
 @app.command(rich_help_panel="Begin here")
 def doctor() -> None:
-    """Say what this machine has, render one frame per environment, name the fix for what is missing."""
+    """Say what this machine has, draw a frame of each environment, name the fix for what lacks."""
     from sdjepa.doctor import examine
 
     healthy = True

@@ -1,8 +1,8 @@
 """Every knob of every stage on one page, with the paper's value as the default.
 
 A configuration is made in this order, later wins: defaults below, the recipe (TOML), the rung's
-preset, `--set section.key=value`. An unknown key is refused with its nearest neighbour. The resolved
-configuration is written into every artefact, and `Config.load` reads it back unchanged.
+preset, `--set section.key=value`. An unknown key is refused with its nearest neighbour. The
+resolved configuration is written into every artefact, and `Config.load` reads it back unchanged.
 """
 
 import difflib
@@ -301,7 +301,7 @@ def resolve(
     k: int | None = None,
     settings: list[str] | tuple[str, ...] = (),
 ) -> Config:
-    """The configuration of a new run: defaults, recipe, rung, then `settings` like `train.batch=64`."""
+    """A new run's configuration: defaults, recipe, rung, then `settings` like `train.batch=64`."""
     tree = _read_toml(recipe) if recipe else {}
     source = str(recipe) if recipe else "the defaults"
     recipe_k = tree.pop("k", None)

@@ -1,4 +1,4 @@
-"""The whole path at small size, for `sdjepa demo`: each stage once, skipping what is already there."""
+"""The whole path at small size, for `sdjepa demo`: each stage once, unless it is done already."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager

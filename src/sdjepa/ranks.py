@@ -1,7 +1,7 @@
 """The processes that train together, and sums over them that gradients pass through exactly.
 
-Convention: every rank holds an equal slice of the batch, and gradients are averaged over ranks after
-the backward pass. Under it, a loss built from `total` or `gather` has the gradient that one process
+Convention: every rank holds an equal slice of the batch, and gradients are averaged over ranks
+after the backward pass. Under it, a loss built from `total` or `gather` has the gradient that one process
 with the joined batch would have. In a single process both are the identity.
 """
 

@@ -24,6 +24,7 @@ from sdjepa.compass.events import events
 from sdjepa.compass.film import film
 from sdjepa.compass.geometry import geometry
 from sdjepa.compass.horizon import horizon
+from sdjepa.compass.order import order
 from sdjepa.compass.place import place
 from sdjepa.compass.probe import probe
 from sdjepa.compass.published import published
@@ -76,6 +77,7 @@ DIAGNOSTICS: dict[str, Callable[[Case], Diagnosis]] = {
     ),
     "correlation": lambda case: correlation(case.trace, seed=case.seed),
     "probe": lambda case: probe(case.trace, seed=case.seed, against=case.against),
+    "order": lambda case: order(case.trace, seed=case.seed),
     "geometry": lambda case: geometry(case.trace, seed=case.seed),
     "embedding": lambda case: embedding(case.trace, seed=case.seed),
     "place": lambda case: place(case.trace, case.reader, case.episodes, seed=case.seed),

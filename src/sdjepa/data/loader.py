@@ -90,7 +90,7 @@ class Loader:
         return len(self.windows) // self.batch
 
     def window_ids(self, step: int) -> Int[Tensor, "rank_batch"]:
-        """The windows of this rank in batch `step`; the last partial batch of an epoch is dropped."""
+        """This rank's windows of batch `step`; the last partial batch of an epoch is dropped."""
         epoch, position = divmod(step, self.batches_per_epoch)
         if self._order[0] != epoch:
             generator = stream(self.seed, "order", self.split, epoch)
@@ -106,7 +106,7 @@ class Loader:
         first, last = self._first_row[ids, None], self._last_row[ids, None]
         ahead = torch.arange(frames, device=self.device) * skip
         frame_rows = first + ahead
-        # Past the episode's end (only in the unused last block) read its last row: a missing action.
+        # Past the episode's end (only in the unused last block) read its last row: no action.
         action_rows = (first + torch.arange(frames * skip, device=self.device)).minimum(last)
         return Batch(
             frames=self._frames[self._place[frame_rows]],

@@ -1,6 +1,6 @@
 """Which windows a set of episodes holds: pure index arithmetic.
 
-With frame_skip 5 and 4 frames, a window that starts at row s looks like this (f frame, a raw action):
+With frame_skip 5 and 4 frames, a window that starts at row s looks like this (a: a raw action):
 
     row     s    +1   +2   +3   +4   +5   ...  +10  ...  +15  +16  +17  +18  +19
     frame   f0                       f1        f2        f3

@@ -1,7 +1,7 @@
 """The building blocks both transformers share: attention, MLP, a conditioned block, a projector.
 
-Layer sizes and initialisations are LeWM's; the quirks that must stay for its weights to mean the same
-(a second LayerNorm inside the conditioned block) say so where they stand.
+Layer sizes and initialisations are LeWM's; the quirks that must stay for its weights to mean the
+same (a second LayerNorm inside the conditioned block) say so where they stand.
 """
 
 import torch
@@ -137,8 +137,10 @@ class BatchNorm(nn.BatchNorm1d):
         mean = ranks.total(x.sum(dim=0)) / rows
         var = ranks.total((x - mean).square().sum(dim=0)) / rows
         with torch.no_grad():
-            assert self.momentum is not None and self.num_batches_tracked is not None
-            assert self.running_mean is not None and self.running_var is not None
+            assert self.momentum is not None
+            assert self.num_batches_tracked is not None
+            assert self.running_mean is not None
+            assert self.running_var is not None
             self.num_batches_tracked += 1
             self.running_mean.lerp_(mean, self.momentum)
             self.running_var.lerp_(var * (rows / (rows - 1)), self.momentum)

@@ -1,4 +1,4 @@
-"""Latents and actions to the next latent: an action embedding and a causal transformer it steers."""
+"""Latents and actions to the next latent: an action embedding steers a causal transformer."""
 
 import torch
 from jaxtyping import Float

@@ -119,7 +119,7 @@ class WorldModel(nn.Module):
 
 
 def build(config: Model, *, seed: int) -> WorldModel:
-    """A new model whose weights depend on `seed` alone; the global random state is left as it was."""
+    """A new model whose weights depend on `seed` alone; the global random state is untouched."""
     state = torch.get_rng_state()
     torch.manual_seed(derive(seed, "initialisation"))
     model = WorldModel(config)

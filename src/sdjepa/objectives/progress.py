@@ -48,10 +48,10 @@ def triplet_ref(
     radius: int,
     generator: torch.Generator,
 ) -> Float[Tensor, ""]:
-    """The reference's triplet: the window's middle frame, its successor, and another window's middle.
+    """The reference's triplet: a window's middle frame, its successor, another window's middle.
 
     It carries no temporal order: any other window is a negative, even one of the same episode. With
-    radius > 1 one positive offset is drawn for the whole batch. 0 for fewer than two rows or frames.
+    radius > 1 one positive offset is drawn for the whole batch. 0 below two rows or two frames.
     """
     batch, time, _ = latents.shape
     everyone = ranks.gather(latents)

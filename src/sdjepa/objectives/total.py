@@ -1,6 +1,6 @@
 """Latents to one loss: each term by its name, weighted and summed.
 
-A term `x` is active when `objectives.x_weight` > 0; an inactive term is neither computed nor logged.
+A term `x` is active when `objectives.x_weight` > 0; an inactive one is neither computed nor logged.
 To add one: write its pure function, add a line to TERMS, and a weight to the configuration.
 """
 

@@ -1,7 +1,9 @@
 """A checkpoint is a directory of plain files; nothing in it is ever executed.
 
-    model.safetensors     weights and BatchNorm statistics      config.json      the resolved configuration
-    stats.json            how actions were normalised           provenance.json  step, versions, code state
+    model.safetensors     weights and BatchNorm statistics
+    config.json           the resolved configuration
+    stats.json            how actions were normalised
+    provenance.json       step, versions, code state
     training.safetensors  optimiser moments
 
 A directory is written under another name and renamed whole, and `latest` is swung over afterwards,
@@ -47,7 +49,7 @@ def save_checkpoint(
     stats: ActionStats,
     step: int,
 ) -> Path:
-    """Write `checkpoints/step-N`, point `latest` at it, drop the oldest beyond the number to keep."""
+    """Write `checkpoints/step-N`, point `latest` at it, drop the oldest beyond those to keep."""
     root = run.path / "checkpoints"
     final = root / f"step-{step:08d}"
     if not final.exists():
@@ -146,7 +148,7 @@ def load_weights(model: WorldModel, checkpoint: Path) -> None:
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     try:
         with safe_open(file, framework="pt") as opened:
-            found = {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}
+            found = {name: tuple(opened.get_slice(name).get_shape()) for name in opened}
     except SafetensorError as error:
         raise UserError(f"{file} is damaged ({error}); use another checkpoint") from error
     wrong = [name for name in expected if found.get(name) != expected[name]]

@@ -1,7 +1,7 @@
 """Losses to checkpoint, in one scroll: build, resume, step, log, validate, save.
 
 Every random draw of a step is a function of (seed, step), so a run that is killed and resumed gives
-the weights of one that never stopped, to the last bit on the CPU. `torchrun` makes it many processes.
+the weights of one that never stopped, to the last bit on the CPU. `torchrun` makes it many.
 """
 
 import signal
@@ -61,7 +61,8 @@ def complete(config: Config) -> Config:
     if model.image_size != data.image_size:
         raise UserError(
             f"{data.path} has {data.image_size} px frames, model.image_size is {model.image_size}; "
-            f"collect with --size {model.image_size} or add --set model.image_size={data.image_size}"
+            f"collect with --size {model.image_size} or add "
+            f"--set model.image_size={data.image_size}"
         )
     if model.action_dim not in (0, data.action_dim):
         raise UserError(
