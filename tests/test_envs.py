@@ -115,3 +115,18 @@ def test_measures_events_and_path_need_no_simulator(env):
     assert kind.path(columns).shape == (STEPS + 1, 2)
     for rows_at in kind.events(columns).values():
         assert ((rows_at > 0) & (rows_at <= STEPS)).all()
+
+
+def test_frames_shot_and_developed_together_are_the_frames_taken_one_by_one(env):
+    rng = np.random.default_rng(2)
+    env.reset(rng)
+    singly = []
+    for _ in range(4 if env.name == "cube" else 40):  # more than a sheet holds, where that is quick
+        env.shoot()
+        singly.append(env.frame())
+        env.step(rng.uniform(env.action_low, env.action_high))
+    together = env.develop()
+    assert len(together) == len(singly)
+    assert all(np.array_equal(a, b) for a, b in zip(together, singly, strict=True))
+    assert env.develop() == []
+    assert not np.array_equal(singly[0], singly[-1])

@@ -22,7 +22,7 @@ import torch
 from sdjepa.config import Collect
 from sdjepa.data.card import card
 from sdjepa.data.writer import Packed, Writer, make_split, pack
-from sdjepa.envs.base import Env, env_class, make
+from sdjepa.envs.base import Env, env_class, make, reduce
 from sdjepa.errors import UserError
 from sdjepa.runs import Progress, Run, read_json, silent, write_json
 from sdjepa.seeds import numpy_stream
@@ -230,10 +230,10 @@ def record(env: Env, settings: Collect, episode: int) -> tuple[Packed, int]:
     policy = env.policy(
         settings.policy, noise=settings.noise, rng=rng, demos_given=_demos(settings)
     )
-    rows, actions, frames, goals, before = [], [], [], 0, False
+    rows, actions, goals, before = [], [], 0, False
     while True:
         rows.append(env.observe())
-        frames.append(env.render(settings.size))
+        env.shoot()
         now = env.succeeded()
         goals += now and not before  # a policy without a next goal may rest at the last one
         before = now
@@ -244,4 +244,5 @@ def record(env: Env, settings: Collect, episode: int) -> tuple[Packed, int]:
         env.step(actions[-1])
     actions.append(np.full(env.action_dim, np.nan, dtype=np.float32))
     columns = {name: np.stack([row[name] for row in rows]) for name in env.state_columns}
+    frames = [reduce(frame, settings.size) for frame in env.develop()]
     return pack({"action": np.stack(actions), **columns}, frames), goals

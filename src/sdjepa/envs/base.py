@@ -49,7 +49,8 @@ class Env(ABC):
     action_high: np.ndarray
 
     @abstractmethod
-    def __init__(self, *, shadow: int = 0) -> None: ...
+    def __init__(self, *, shadow: int = 0) -> None:
+        self._shots: list[np.ndarray] = []
 
     @abstractmethod
     def reset(self, rng: np.random.Generator) -> None:
@@ -108,14 +109,16 @@ class Env(ABC):
 
     def render(self, size: int) -> UInt8[np.ndarray, "size size 3"]:
         """The benchmark's picture, reduced to `size` pixels by area averaging."""
-        frame = self.frame()
-        if size == NATIVE_SIZE:
-            return frame
-        if size > NATIVE_SIZE:
-            raise UserError(f"size {size} exceeds the environment's {NATIVE_SIZE} pixels")
-        import cv2
+        return reduce(self.frame(), size)
 
-        return cv2.resize(frame, (size, size), interpolation=cv2.INTER_AREA)
+    def shoot(self) -> None:
+        """Take a frame of the present state, to be had from `develop`."""
+        self._shots.append(self.frame())
+
+    def develop(self) -> list[UInt8[np.ndarray, "224 224 3"]]:
+        """The frames taken since the last call; on a GPU cheaper than `frame` after `frame`."""
+        shots, self._shots = self._shots, []
+        return shots
 
     def close(self) -> None:  # noqa: B027 (most environments hold nothing to give back)
         """Give back what the simulator holds."""
@@ -155,6 +158,17 @@ def make(name: str, *, shadow: int = 0) -> Env:
     A smaller shadow map is faster to draw without a GPU, and changes pixels.
     """
     return env_class(name)(shadow=shadow)
+
+
+def reduce(frame: UInt8[np.ndarray, "224 224 3"], size: int) -> UInt8[np.ndarray, "size size 3"]:
+    """A native frame at `size` pixels, by area averaging."""
+    if size == NATIVE_SIZE:
+        return frame
+    if size > NATIVE_SIZE:
+        raise UserError(f"size {size} exceeds the environment's {NATIVE_SIZE} pixels")
+    import cv2
+
+    return cv2.resize(frame, (size, size), interpolation=cv2.INTER_AREA)
 
 
 def refuse_shadow(name: str, shadow: int) -> None:

@@ -11,7 +11,7 @@ import contextlib
 import copy
 import functools
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,11 +56,13 @@ class Cube(Env):
     controlled = ("proprio_effector_pos", "proprio_effector_yaw", "proprio_gripper_opening")
 
     def __init__(self, *, shadow: int = 0) -> None:
+        super().__init__(shadow=shadow)
         template = _template()
         # A shallow copy shares the model and has its own state: compiling another takes 2 s.
         self._env = copy.copy(template)
         self._env._data = copy.copy(template._data)
         self._shadow = shadow
+        self._sheet: Any = None  # while frames are being taken
         self.action_low = self._env.action_space.low.astype(np.float32)
         self.action_high = self._env.action_space.high.astype(np.float32)
         self.reset(np.random.default_rng(0))
@@ -119,10 +121,22 @@ class Cube(Env):
     def solved(self) -> bool:
         return bool(self._env._compute_successes()[0])
 
+    def _painting(self, make: Callable[..., Any]) -> Any:
+        model = self._env._model
+        return make(self.name, model, size=NATIVE_SIZE, shadow=self._shadow)
+
     def frame(self) -> UInt8[np.ndarray, "224 224 3"]:
-        env = self._env
-        painter = gl.painter(self.name, env._model, size=NATIVE_SIZE, shadow=self._shadow)
-        return painter.paint(env._data, "front_pixels")
+        return self._painting(gl.painter).paint(self._env._data, "front_pixels")
+
+    def shoot(self) -> None:
+        if self._sheet is None:
+            self._sheet = self._painting(gl.sheet)
+        self._sheet.draw(self._env._data, "front_pixels")
+
+    def develop(self) -> list[UInt8[np.ndarray, "224 224 3"]]:
+        done = [] if self._sheet is None else self._sheet.take()
+        self._sheet = None
+        return done
 
     def policy(
         self, name: str, *, noise: float, rng: np.random.Generator, demos_given: Path | None = None

@@ -41,6 +41,7 @@ class PushT(Env):
     extent = (0.0, 512.0, 0.0, 512.0)
 
     def __init__(self, *, shadow: int = 0) -> None:
+        super().__init__(shadow=shadow)
         refuse_shadow(self.name, shadow)
         os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
         self._module: ModuleType = library.load("envs.pusht.env")

@@ -8,6 +8,7 @@ wrapped reading.
 
 import copy
 import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +44,11 @@ class Reacher(Env):
     controlled = ("qpos", "qvel")
 
     def __init__(self, *, shadow: int = 0) -> None:
+        super().__init__(shadow=shadow)
         self._env = copy.copy(_template())
         self._env.env = _own_physics(self._env.env)
         self._shadow = shadow
+        self._sheet: Any = None  # while frames are being taken
         self.action_low = self._env.action_space.low.astype(np.float32)
         self.action_high = self._env.action_space.high.astype(np.float32)
         self._aim: np.ndarray | None = None
@@ -103,11 +106,22 @@ class Reacher(Env):
         gap = np.abs(self._env.env.physics.data.qpos - self._aim)
         return bool((gap < self._env.env.task.qpos_threshold).all())
 
+    def _painting(self, make: Callable[..., Any]) -> Any:
+        model = self._env.env.physics.model.ptr
+        return make(self.name, model, size=NATIVE_SIZE, shadow=self._shadow)
+
     def frame(self) -> UInt8[np.ndarray, "224 224 3"]:
-        physics = self._env.env.physics
-        model, data = physics.model.ptr, physics.data.ptr
-        painter = gl.painter(self.name, model, size=NATIVE_SIZE, shadow=self._shadow)
-        return painter.paint(data, self._env.camera_id)
+        return self._painting(gl.painter).paint(self._env.env.physics.data.ptr, self._env.camera_id)
+
+    def shoot(self) -> None:
+        if self._sheet is None:
+            self._sheet = self._painting(gl.sheet)
+        self._sheet.draw(self._env.env.physics.data.ptr, self._env.camera_id)
+
+    def develop(self) -> list[UInt8[np.ndarray, "224 224 3"]]:
+        done = [] if self._sheet is None else self._sheet.take()
+        self._sheet = None
+        return done
 
     def policy(
         self, name: str, *, noise: float, rng: np.random.Generator, demos_given: Path | None = None

@@ -42,6 +42,7 @@ class TwoRoom(Env):
     WALL_X = 112.0
 
     def __init__(self, *, shadow: int = 0) -> None:
+        super().__init__(shadow=shadow)
         refuse_shadow(self.name, shadow)
         template, self._background = _template()
         # A shallow copy shares what never changes and has its own agent and target.
