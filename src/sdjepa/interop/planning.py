@@ -41,18 +41,20 @@ class CostModel(nn.Module):
         self.model = planner.model  # so that a solver finds the type of its parameters
 
     def get_cost(
-        self, info: dict[str, Any], candidates: Float[Tensor, "tasks candidates horizon block"]
+        self,
+        info_dict: dict[str, Any],
+        action_candidates: Float[Tensor, "tasks candidates horizon block"],
     ) -> Float[Tensor, "tasks candidates"]:
         """Costs of candidates; start and goal are encoded at the first call with this dict."""
-        if KEPT not in info:
-            start = self.planner.encode(self._frames(info, "pixels"))[:, None]
-            goal = self.planner.encode(self._frames(info, "goal"))
+        if KEPT not in info_dict:
+            start = self.planner.encode(self._frames(info_dict, "pixels"))[:, None]
+            goal = self.planner.encode(self._frames(info_dict, "goal"))
             past = start.new_zeros(len(start), 0, self.planner.block)
-            info[KEPT], _ = self.planner._engine.prepare(start, past, goal)
-        return info[KEPT](candidates.to(self.planner.device))
+            info_dict[KEPT], _ = self.planner._engine.prepare(start, past, goal)
+        return info_dict[KEPT](action_candidates.to(self.planner.device))
 
-    def criterion(self, info: dict[str, Any], candidates: Tensor) -> Tensor:
-        return self.get_cost(info, candidates)
+    def criterion(self, info_dict: dict[str, Any], action_candidates: Tensor) -> Tensor:
+        return self.get_cost(info_dict, action_candidates)
 
     def _frames(self, info: dict[str, Any], name: str) -> UInt8[np.ndarray, "tasks h w 3"]:
         """The last frame of each task; every candidate of a task has the same one."""
