@@ -7,6 +7,7 @@ the `zstandard` package, so neither end needs an HDF5 plug-in; programs that hav
 
 import contextlib
 import hashlib
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,8 +93,8 @@ class Writer:
             self._out.rmdir()  # where nothing else is in it
         if isinstance(error, OSError):
             raise UserError(
-                f"could not write {self._out / FILE}: {error.strerror or error}; free some space "
-                "and run the same command again"
+                f"could not write {self._out / FILE}: {_reason(error)}; free some space and run "
+                "the same command again"
             ) from error
 
     def add(self, episode: Packed) -> None:
@@ -154,6 +155,11 @@ class Writer:
         write_json(self._out / CARD, record)
         self._temporary.replace(self._out / FILE)
         return self._out
+
+
+def _reason(error: OSError) -> str:
+    """The system's word for it; HDF5 puts a page of its own there."""
+    return os.strerror(error.errno) if error.errno else str(error).splitlines()[0]
 
 
 def _frame_dataset(
