@@ -18,12 +18,12 @@ from sdjepa.config import resolve
 from sdjepa.data.episodes import ActionStats
 from sdjepa.errors import UserError
 from sdjepa.model.split import Parts
-from sdjepa.plan import solvers
+from sdjepa.plan import engine, solvers
 from sdjepa.plan.agent import Planner, Receding
 from sdjepa.plan.batch import Bounds, Situation
 from sdjepa.plan.costs import candidate_cost
 from sdjepa.plan.load import Loaded
-from sdjepa.plan.rollout import rollout
+from sdjepa.plan.rollout import attend, rollout
 from sdjepa.plan.solvers import SOLVERS, Plan, Problem
 from sdjepa.seeds import stream
 from sdjepa.train.checkpoint import Checkpoint
@@ -180,6 +180,13 @@ def test_cached_rollout_equals_the_plain_one(context: int, polar: str):
     assert_close(rollout(model, latents, past, actions), plain, atol=1e-10, rtol=0)
 
 
+@pytest.mark.parametrize("queries", [1, 3])
+def test_attention_written_out_is_the_fused_one(queries: int):
+    q, k, v = noise(5, 2, queries, 8), noise(5, 2, 3, 8, seed=1), noise(5, 2, 3, 8, seed=2)
+    fused = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=queries > 1)
+    assert_close(attend(q, k, v), fused)
+
+
 def test_cached_rollout_has_the_plain_ones_gradient():
     model = small_model().eval().double()
     latents, actions = noise(3, 1, 16).double(), noise(3, 5, 10, seed=1).double()
@@ -205,6 +212,46 @@ def test_cached_rollout_computes_nine_tokens_where_the_plain_one_computes_twelve
     plain, count = count, 0
     rollout(model, latents, actions[:, :0], actions)
     assert (plain, count) == (12, 9)
+
+
+def test_a_recorded_round_serves_later_plans(monkeypatch: pytest.MonkeyPatch):
+    """What a CUDA graph does: the first round's code runs for ever, on fixed places in memory."""
+    recorded: list[object] = []
+
+    class Recording:
+        def __init__(self, step: solvers.Step, inputs: tuple[Tensor, ...], *, pool: object) -> None:
+            recorded.append(step)
+            self.step, self.inputs = step, tuple(x.clone() for x in inputs)
+            self.outputs = tuple(x.clone() for x in step(*self.inputs))
+
+        def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+            for held, new in zip(self.inputs, inputs, strict=True):
+                held.copy_(new)
+            for held, new in zip(self.outputs, self.step(*self.inputs), strict=True):
+                held.copy_(new)
+            return self.outputs
+
+    monkeypatch.setattr(engine, "_Replay", Recording)
+    plain, fast = (Planner(small_checkpoint(iterations=4)) for _ in range(2))
+    fast._engine._recording = True
+    for seed in range(3):
+        frames, goals = some_frames(2, seed=seed), some_frames(2, seed=10 + seed)
+        plans = [
+            planner.plan(frames, goals, streams=[stream(seed, i) for i in range(2)])
+            for planner in (plain, fast)
+        ]
+        assert np.array_equal(plans[0], plans[1])
+    assert len(recorded) == 1
+
+
+@pytest.mark.slow
+def test_the_rollout_compiles_as_one_graph():
+    model = small_model(polar="ref", k=4).eval()
+    latents, actions = noise(6, 1, 16), noise(6, 5, 10, seed=1)
+    compiled = torch.compile(lambda *x: rollout(model, *x), backend="eager", fullgraph=True)
+    assert_close(
+        compiled(latents, actions[:, :0], actions), model.rollout(latents, actions[:, :0], actions)
+    )
 
 
 # --- receding horizon

@@ -439,17 +439,34 @@ def export_lewm(
 
 @app.command(rich_help_panel="Begin here")
 def bench(
+    what: Annotated[str, typer.Argument(help="`train` or `plan`.")] = "train",
     out: Annotated[Path | None, typer.Option(help="Write the figures as JSON here.")] = None,
     repeats: Annotated[int, typer.Option(help="Timed rounds.")] = 5,
     small: Annotated[
         bool, typer.Option("--small", help="Demo widths instead of the paper's.")
     ] = False,
+    compiled: Annotated[
+        bool, typer.Option("--compiled", help="Plan with compiled rollouts too, on a GPU.")
+    ] = False,
 ) -> None:
-    """Time a training step against stable-worldmodel's LeWM in the same run; print the ratio."""
-    from sdjepa.bench import bench_train
+    """Time a training step, or a plan, against stable-worldmodel's LeWM in the same run.
 
+    sdjepa bench plan --out results/bench-plan.json
+    """
     with bar("benchmark") as progress:
-        result = bench_train(repeats=repeats, small=small, progress=progress)
+        if what == "train":
+            from sdjepa.bench import bench_train
+
+            result = bench_train(repeats=repeats, small=small, progress=progress)
+        elif what == "plan":
+            from sdjepa.bench_plan import SMALL_SEARCH, bench_plan
+
+            search = SMALL_SEARCH if small else {}
+            result = bench_plan(
+                repeats=repeats, small=small, compiled=compiled, progress=progress, **search
+            )
+        else:
+            raise UserError(f"unknown benchmark {what!r}; there are train and plan")
     for line in result.lines():
         typer.echo(line)
     if out is not None:

@@ -48,14 +48,22 @@ def _repeat(x: Tensor, count: int) -> Tensor:
     return x[:, None].expand(-1, count, *x.shape[1:]).flatten(0, 1)
 
 
+def _without_repetition(dynamics: Dynamics) -> Callable[..., Tensor]:
+    if not isinstance(dynamics, WorldModel):
+        return dynamics.rollout
+
+    def roll(latents: Tensor, past_actions: Tensor, actions: Tensor) -> Tensor:
+        return rollout(dynamics, latents, past_actions, actions)
+
+    return roll
+
+
 class Engine:
     """Evaluates candidates of many tasks at once."""
 
     def __init__(self, dynamics: Dynamics, settings: Settings, *, device: torch.device) -> None:
         self._dynamics, self._settings, self._device = dynamics, settings, device
-        self._rollout: Callable[..., Tensor] = dynamics.rollout
-        if isinstance(dynamics, WorldModel):
-            self._rollout = partial(rollout, dynamics)
+        self._rollout = _without_repetition(dynamics)
         self._recording = settings.engine != "eager" and device.type == "cuda"
         if self._recording and isinstance(dynamics, WorldModel) and dynamics.split.tilt is not None:
             raise UserError("a learned split cannot be recorded; use --set plan.engine=eager")
@@ -64,6 +72,8 @@ class Engine:
         self._held: dict[tuple[Any, ...], tuple[Tensor, ...]] = {}
         self._replays: dict[tuple[Any, ...], _Replay] = {}
         self._fits: dict[tuple[int, int], int] = {}
+        # Recordings never run at the same time, so all may use the memory of the largest.
+        self._pool = torch.cuda.graph_pool_handle() if self._recording else None
 
     def prepare(
         self,
@@ -86,7 +96,7 @@ class Engine:
         def replayed(*inputs: Tensor) -> tuple[Tensor, ...]:
             place = (*key, *(tuple(x.shape) for x in inputs))
             if place not in self._replays:
-                self._replays[place] = _Replay(step, inputs)
+                self._replays[place] = _Replay(step, inputs, pool=self._pool)
             return self._replays[place](*inputs)
 
         return replayed
@@ -113,14 +123,15 @@ class Engine:
         if self._device.type != "cuda":
             yield
             return
-        before = torch.backends.cuda.matmul.allow_tf32
-        torch.backends.cuda.matmul.allow_tf32 = self._settings.precision != "fp32"
+        before = torch.get_float32_matmul_precision()
+        exact = self._settings.precision == "fp32"
+        torch.set_float32_matmul_precision("highest" if exact else "high")
         half = self._settings.precision == "bf16"
         try:
             with torch.autocast("cuda", torch.bfloat16) if half else nullcontext():
                 yield
         finally:
-            torch.backends.cuda.matmul.allow_tf32 = before
+            torch.set_float32_matmul_precision(before)
 
     def tasks_at_once(
         self, cost: Cost, *, candidates: int, horizon: int, block: int, like: Tensor
@@ -151,7 +162,7 @@ class Engine:
 class _Replay:
     """A function of tensors recorded as a CUDA graph; its outputs live until the next call."""
 
-    def __init__(self, step: Step, inputs: tuple[Tensor, ...]) -> None:
+    def __init__(self, step: Step, inputs: tuple[Tensor, ...], *, pool: Any) -> None:
         self._inputs = tuple(x.clone() for x in inputs)
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
@@ -160,7 +171,7 @@ class _Replay:
                 step(*self._inputs)
         torch.cuda.current_stream().wait_stream(side)
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
+        with torch.cuda.graph(self._graph, pool=pool):
             self._outputs = step(*self._inputs)
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
