@@ -1,7 +1,7 @@
 """A training step of ours and one of stable-worldmodel's LeWM, interleaved in one process.
 
 Same frames, same batch, same widths, same loss (prediction + SIGReg), each in the precision it is
-run with: ours as `train.loop` takes it, theirs as its script does (autocast over its own modules). The
+run with: ours as `train.loop` takes it, theirs as its script does (autocast over its modules). The
 result is a ratio; the floor is the step's arithmetic at the rate of a measured matrix product.
 """
 

@@ -8,6 +8,7 @@ from sdjepa.compass.suite import compass
 from sdjepa.config import Config, resolve
 from sdjepa.data.collect import collect
 from sdjepa.report.page import report
+from sdjepa.report.picture import picture
 from sdjepa.runs import Progress, Run, read_json
 from sdjepa.score import score
 from sdjepa.train.loop import complete, train
@@ -46,6 +47,7 @@ def demo(
             for path in compass(run, progress=progress):
                 result = read_json(path)
                 say(f"{result['title']}: {result['verdict']}")
+        picture(out, out / "picture.png")
         return report([out], out=out / "report.html")
 
 

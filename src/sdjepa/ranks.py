@@ -1,8 +1,8 @@
 """The processes that train together, and sums over them that gradients pass through exactly.
 
 Convention: every rank holds an equal slice of the batch, and gradients are averaged over ranks
-after the backward pass. Under it, a loss built from `total` or `gather` has the gradient that one process
-with the joined batch would have. In a single process both are the identity.
+after the backward pass. Under it, a loss built from `total` or `gather` has the gradient that one
+process with the joined batch would have. In a single process both are the identity.
 """
 
 import os

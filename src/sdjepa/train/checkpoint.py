@@ -148,7 +148,7 @@ def load_weights(model: WorldModel, checkpoint: Path) -> None:
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     try:
         with safe_open(file, framework="pt") as opened:
-            found = {name: tuple(opened.get_slice(name).get_shape()) for name in opened}
+            found = {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise UserError(f"{file} is damaged ({error}); use another checkpoint") from error
     wrong = [name for name in expected if found.get(name) != expected[name]]

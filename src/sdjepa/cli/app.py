@@ -1,0 +1,76 @@
+"""What every verb shares: the application, the console, the progress bar, common arguments."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from sdjepa.runs import Progress
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="""Train, plan with and read latent world models from pixels.
+
+The path, one verb per stage:
+
+`collect` episodes → `train` a model → `score` its planner → read its `compass` → `report`
+
+Begin with **sdjepa demo**: the whole path at small size, in minutes, on any machine.
+A verb that works on a run takes the run's directory and writes its result there.
+""",
+)
+console = Console(stderr=True, highlight=False)
+
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]
+Sets = Annotated[
+    list[str],
+    typer.Option("--set", metavar="KEY=VALUE", help="Change one setting, e.g. train.batch=64."),
+]
+DataPath = Annotated[
+    Path | None, typer.Option("--data", help="The dataset, when it is no longer where it was.")
+]
+Split = Literal["train", "validation", "test"]
+BEGIN, STAGES, OTHERS = "Begin here", "The path", "Other systems"
+
+
+@contextmanager
+def bar(title: str) -> Iterator["Progress"]:
+    """A progress bar with rate and time left; silent where nobody watches."""
+    from rich import progress as rp
+
+    columns = (
+        rp.TextColumn("{task.description:<18}"),
+        rp.BarColumn(bar_width=28),
+        rp.MofNCompleteColumn(),
+        rp.TextColumn("{task.fields[rate]}"),
+        rp.TimeElapsedColumn(),
+        rp.TextColumn("left"),
+        rp.TimeRemainingColumn(),
+        rp.TextColumn("{task.fields[note]}"),
+    )
+    with rp.Progress(*columns, console=console) as display:
+        task = display.add_task(title, total=None, rate="", note="")
+
+        def tell(done: int, total: int, note: str = "") -> None:
+            # A smaller count than before means that the next part of the work has begun.
+            if done < display.tasks[0].completed:
+                display.reset(task, total=total)
+            speed = display.tasks[0].finished_speed or display.tasks[0].speed
+            rate = f"{speed:,.1f}/s" if speed else ""
+            display.update(task, completed=done, total=total, rate=rate)
+            if note:
+                display.update(task, note=note)
+
+        yield tell
+
+
+def said(path: Path) -> None:
+    """Where the result is, on standard output, for the next command."""
+    typer.echo(path)

@@ -1,0 +1,77 @@
+"""Verbs to begin with: demo, doctor, bench."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sdjepa.cli.app import BEGIN, Sets, app, bar, console, said
+from sdjepa.errors import UserError
+
+
+@app.command(rich_help_panel=BEGIN)
+def demo(
+    out: Annotated[Path, typer.Option(help="The run directory to make.")] = Path("runs/demo"),
+    recipe: Annotated[Path | None, typer.Option(help="Another recipe than the demo's.")] = None,
+    sets: Sets = [],  # noqa: B006
+) -> None:
+    """The whole path at small size: collect, train on the CPU, plan, read the compass, report.
+
+    Under ten minutes on two cores. Run it again after a stop and it goes on where it was.
+    """
+    from sdjepa.demo import demo as work
+
+    said(work(out, recipe=recipe, settings=sets, bar=bar, say=console.print))
+
+
+@app.command(rich_help_panel=BEGIN)
+def doctor() -> None:
+    """Say what this machine has, draw a frame of each environment, name the fix for what lacks."""
+    from sdjepa.doctor import examine
+
+    healthy = True
+    for finding in examine():
+        mark = "[green]ok[/]  " if finding.ok else "[red]no[/]  "
+        console.print(f"{mark}{finding.what:<22} {finding.found}")
+        if not finding.ok:
+            healthy = False
+            console.print(f"      fix: {finding.fix}")
+    raise typer.Exit(0 if healthy else 1)
+
+
+@app.command(rich_help_panel=BEGIN)
+def bench(
+    what: Annotated[str, typer.Argument(help="`train` or `plan`.")] = "train",
+    out: Annotated[Path | None, typer.Option(help="Write the figures as JSON here.")] = None,
+    repeats: Annotated[int, typer.Option(help="Timed rounds.")] = 5,
+    small: Annotated[
+        bool, typer.Option("--small", help="Demo widths instead of the paper's.")
+    ] = False,
+    compiled: Annotated[
+        bool, typer.Option("--compiled", help="Plan with compiled rollouts too, on a GPU.")
+    ] = False,
+) -> None:
+    """Time a training step, or a plan, against stable-worldmodel's LeWM in the same run.
+
+    sdjepa bench plan --out results/bench-plan.json
+    """
+    with bar("benchmark") as progress:
+        if what == "train":
+            from sdjepa.bench import bench_train
+
+            result = bench_train(repeats=repeats, small=small, progress=progress)
+        elif what == "plan":
+            from sdjepa.bench_plan import SMALL_SEARCH, bench_plan
+
+            search = SMALL_SEARCH if small else {}
+            result = bench_plan(
+                repeats=repeats, small=small, compiled=compiled, progress=progress, **search
+            )
+        else:
+            raise UserError(f"unknown benchmark {what!r}; there are train and plan")
+    for line in result.lines():
+        typer.echo(line)
+    if out is not None:
+        from sdjepa.runs import write_json
+
+        said(write_json(out, result.as_json()))

@@ -1,0 +1,107 @@
+"""Verbs that make a run: collect, train."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sdjepa.cli.app import STAGES, DataPath, Sets, app, bar, said
+from sdjepa.errors import UserError
+
+if TYPE_CHECKING:
+    from sdjepa.config import Config
+
+
+@app.command(rich_help_panel=STAGES)
+def collect(
+    env: Annotated[str, typer.Argument(help="The environment; `sdjepa doctor` lists them.")],
+    out: Annotated[Path, typer.Option(help="Where to write the dataset.")],
+    episodes: Annotated[int | None, typer.Option(help="How many episodes.")] = None,
+    frames: Annotated[int | None, typer.Option(help="Or: about how many frames.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Environment steps of an episode.")] = None,
+    policy: Annotated[str | None, typer.Option(help="Who acts.")] = None,
+    noise: Annotated[float | None, typer.Option(help="Noise added to the policy.")] = None,
+    demos: Annotated[Path | None, typer.Option(help="Human demonstrations to replay.")] = None,
+    size: Annotated[int | None, typer.Option(help="Frame size in pixels.")] = None,
+    seed: Annotated[int | None, typer.Option(help="One seed, one dataset.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes; 0 = one per core.")] = None,
+    sets: Sets = [],  # noqa: B006
+) -> None:
+    """Make episodes of an environment: frames, states and actions in one HDF5 file.
+
+    The same seed gives the same file whatever the number of workers. Example:
+
+    sdjepa collect tworoom --episodes 300 --steps 60 --size 64 --out data/small
+    """
+    from sdjepa.config import resolve
+    from sdjepa.data.collect import collect as work
+
+    asked = {"env": env, "episodes": episodes, "steps": steps, "policy": policy, "noise": noise}
+    asked |= {"size": size, "seed": seed, "workers": workers, "frames": frames, "demos": demos}
+    flags = [f"collect.{key}={value}" for key, value in asked.items() if value is not None]
+    settings = resolve(settings=[*flags, *sets]).collect
+    with bar("collecting") as progress:
+        said(work(settings, out, progress=progress))
+
+
+@app.command(rich_help_panel=STAGES)
+def train(
+    recipe: Annotated[
+        Path | None, typer.Argument(help="A TOML recipe, e.g. recipes/demo.toml.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The run directory to make.")] = None,
+    resume: Annotated[Path | None, typer.Option(metavar="RUN", help="Continue this run.")] = None,
+    rung: Annotated[
+        str | None,
+        typer.Option(help="A0 (LeWM), A2 (SD-JEPA), A2_full, A2_split_full, A4, A5, A6, ..."),
+    ] = None,
+    k: Annotated[int | None, typer.Option(help="Width of the progress part: 2, 4 or 8.")] = None,
+    seed: Annotated[int | None, typer.Option(help="One seed for every random stream.")] = None,
+    data: DataPath = None,
+    sets: Sets = [],  # noqa: B006
+    explain: Annotated[
+        bool,
+        typer.Option("--explain", help="Say how the recipe departs from the paper; no training."),
+    ] = False,
+) -> None:
+    """Train a world model from a recipe, or continue a run that was stopped.
+
+    Ctrl-C, SIGTERM and even kill -9 leave a run that `--resume` continues to the same weights.
+
+    sdjepa train recipes/demo.toml --out runs/a2
+    sdjepa train recipes/demo.toml --rung A0 --out runs/lewm
+    sdjepa train --resume runs/a2
+    """
+    from sdjepa.config import resolve
+
+    if (resume is None) == (recipe is None):
+        raise UserError("say either a RECIPE (with --out) or --resume RUN")
+    if resume is not None:
+        _train(resume, None)
+        return
+    flags = [f"train.seed={seed}"] if seed is not None else []
+    flags += [f"data.path={data}"] if data is not None else []
+    config = resolve(recipe, rung=rung, k=k, settings=[*flags, *sets])
+    if explain:
+        from sdjepa.explain import explain as departures
+
+        for departure in departures(config):
+            typer.echo(departure.sentence)
+        return
+    if out is None:
+        raise UserError("say where the run should go: --out runs/NAME")
+    _train(out, config)
+
+
+def _train(path: Path, config: "Config | None") -> None:
+    from sdjepa.runs import Run
+    from sdjepa.train.loop import complete
+    from sdjepa.train.loop import train as work
+
+    with Run(path).lock() if config or path.exists() else Run.open(path).lock():
+        if config is not None:
+            run = Run.create(path, complete(config))
+        else:
+            run = Run.open(path)
+        with bar("training") as progress:
+            said(work(run, resume=config is None, progress=progress))

@@ -1,0 +1,156 @@
+"""Verbs that judge a run: score, floors, compare."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sdjepa.cli.app import STAGES, DataPath, RunPath, Sets, app, bar, console, said
+
+
+@app.command(rich_help_panel=STAGES)
+def score(
+    run: RunPath,
+    protocol: Annotated[str | None, typer.Option(help="`lewm` or `strict` (held out).")] = None,
+    cost: Annotated[str | None, typer.Option(help="content, full, angular or progress.")] = None,
+    gamma: Annotated[float | None, typer.Option(help="Weight of the angle.")] = None,
+    delta: Annotated[float | None, typer.Option(help="Weight of the radius.")] = None,
+    solver: Annotated[str | None, typer.Option(help="cem, icem, mppi or gradient.")] = None,
+    iterations: Annotated[int | None, typer.Option(help="Rounds of the search.")] = None,
+    seconds: Annotated[float | None, typer.Option(help="Search this long a task instead.")] = None,
+    offset: Annotated[int | None, typer.Option(help="Steps from start to goal.")] = None,
+    budget: Annotated[int | None, typer.Option(help="Steps a task may take.")] = None,
+    tasks: Annotated[int | None, typer.Option(help="How many tasks.")] = None,
+    replan: Annotated[int | None, typer.Option(help="Action blocks between plans.")] = None,
+    history: Annotated[int | None, typer.Option(help="Past frames the model is given.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Tasks planned together on a GPU.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Simulating processes.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Chooses tasks and candidates.")] = None,
+    manifest: Annotated[Path | None, typer.Option(help="Exactly the tasks of this file.")] = None,
+    sweep: Annotated[bool, typer.Option("--sweep", help="Offsets 25, 50, 75 and 100.")] = False,
+    checkpoint: Annotated[str, typer.Option(help="Which checkpoint.")] = "latest",
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    data: DataPath = None,
+    sets: Sets = [],  # noqa: B006
+) -> None:
+    """Let the run's model plan on recorded tasks and count successes, with floors and intervals.
+
+    Planning settings need no retraining: the same run can be scored under any cost. Naming a
+    protocol means its own number of tasks, offset and budget unless you say others.
+
+    sdjepa score runs/a2 --protocol strict --tasks 100 --cost full
+    """
+    from sdjepa.config import BUDGET_PER_OFFSET, PROTOCOL_TASKS, change
+    from sdjepa.score import SWEEP_OFFSETS
+    from sdjepa.score import score as work
+    from sdjepa.train.checkpoint import load_config
+    from sdjepa.train.loop import pick_device
+
+    asked = {"score.protocol": protocol, "score.offset": offset, "score.tasks": tasks}
+    asked |= {"score.budget": budget, "score.seed": seed, "score.workers": workers}
+    asked |= {"plan.cost": cost, "plan.gamma": gamma, "plan.delta": delta, "plan.replan": replan}
+    asked |= {"plan.solver": solver, "plan.iterations": iterations, "plan.seconds": seconds}
+    asked |= {"plan.history": history, "plan.batch": batch, "plan.seed": seed}
+    if protocol is not None:
+        offset = offset or 25
+        asked |= {"score.offset": offset, "score.tasks": tasks or PROTOCOL_TASKS.get(protocol)}
+    if offset is not None:
+        asked["score.budget"] = budget or BUDGET_PER_OFFSET * offset
+    flags = [f"{key}={value}" for key, value in asked.items() if value is not None]
+    config = change(load_config(run, checkpoint), [*flags, *sets])
+    paths = []
+    for apart in SWEEP_OFFSETS if sweep else (config.score.offset,):
+        span = budget or (BUDGET_PER_OFFSET * apart if sweep else config.score.budget)
+        settings = config.score.model_copy(update={"offset": apart, "budget": span})
+        with bar(f"planning, {apart} ahead") as progress:
+            path = work(
+                run,
+                settings=settings,
+                plan=config.plan,
+                data_path=data,
+                manifest=manifest,
+                checkpoint=checkpoint,
+                device=str(pick_device(device)),
+                progress=progress,
+            )
+        _show_score(path)
+        paths.append(path)
+    for path in paths:
+        said(path)
+
+
+def _show_score(path: Path) -> None:
+    from rich.table import Table
+
+    from sdjepa.runs import read_json
+
+    result = read_json(path)
+    title = f"{result['env']}, {result['num_tasks']} tasks {result['tasks_hash']}, "
+    title += f"{result['protocol']} {result['protocol_hash']}"
+    table = Table(title=title)
+    for head in ("who acts", "success %", "95 % interval"):
+        table.add_column(head, justify="left" if head == "who acts" else "right")
+    rows = {}
+    if "success_rate" in result:
+        who = f"planner ({result['cost']} cost)"
+        rows[who] = (result["success_rate"], result["wilson95"])
+    for name, rate in result["floors"].items():
+        rows[name] = (rate, result["floors_wilson95"][name])
+    for name, (rate, (low, high)) in rows.items():
+        table.add_row(name, f"{rate:.1f}", f"{low:.1f} to {high:.1f}")
+    console.print(table)
+    if result["protocol_departures"]:
+        console.print(f"not the frozen protocol: {', '.join(result['protocol_departures'])}")
+
+
+@app.command(rich_help_panel=STAGES)
+def floors(
+    data: Annotated[Path, typer.Argument(metavar="DATA", help="A dataset.")],
+    out: Annotated[Path, typer.Option(help="Where to write the result, a JSON file.")],
+    protocol: Annotated[str, typer.Option(help="`lewm` or `strict`.")] = "lewm",
+    offset: Annotated[int, typer.Option(help="Steps from start to goal.")] = 25,
+    tasks: Annotated[int | None, typer.Option(help="How many tasks.")] = None,
+    workers: Annotated[int, typer.Option(help="Simulating processes.")] = 1,
+    seed: Annotated[int, typer.Option(help="Chooses tasks and random actions.")] = 42,
+) -> None:
+    """What doing nothing, acting at random and replaying achieve on a dataset's tasks; no model.
+
+    sdjepa floors data/small --protocol strict --tasks 50 --out floors.json
+    """
+    from sdjepa.config import resolve
+    from sdjepa.runs import write_json
+    from sdjepa.scoring.floors import measure_floors
+
+    asked = {"offset": offset, "seed": seed, "workers": workers, "tasks": tasks}
+    flags = [f"score.{key}={value}" for key, value in asked.items() if value is not None]
+    settings = resolve(settings=[f"score.protocol={protocol}", *flags]).score
+    _show_score(write_json(out, measure_floors(data, settings)))
+    said(out)
+
+
+@app.command(rich_help_panel=STAGES)
+def compare(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Runs or score files.")],
+    select: Annotated[
+        str | None, typer.Option(help="Which score of each run, e.g. strict-content.")
+    ] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="A table to paste.")] = False,
+) -> None:
+    """Runs scored on one task list: rates with intervals, and paired differences from the first.
+
+    sdjepa compare runs/a2 runs/lewm --select strict
+    """
+    from sdjepa import compare as work
+
+    rows = work.compare(runs, select=select)
+    if markdown:
+        typer.echo(work.markdown(rows))
+    else:
+        from rich.table import Table
+
+        table = Table(*work.HEAD)
+        for row in rows:
+            table.add_row(*work.cells(row))
+        console.print(table)
+    for row in rows[1:]:
+        typer.echo(work.verdict(row))

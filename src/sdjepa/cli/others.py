@@ -1,0 +1,131 @@
+"""Verbs that deal with other systems and with datasets: import, export, data."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sdjepa.cli.app import OTHERS, RunPath, app, bar, said
+
+import_app = typer.Typer(no_args_is_help=True, help="Bring another system's weights in as a run.")
+export_app = typer.Typer(no_args_is_help=True, help="Hand a run's weights to another system.")
+data_app = typer.Typer(no_args_is_help=True, help="Look after datasets: audit, convert, pack.")
+app.add_typer(import_app, name="import", rich_help_panel=OTHERS)
+app.add_typer(export_app, name="export", rich_help_panel=OTHERS)
+app.add_typer(data_app, name="data", rich_help_panel=OTHERS)
+
+DataArgument = Annotated[Path, typer.Argument(metavar="DATA", help="A dataset.")]
+OutArgument = Annotated[Path, typer.Argument(metavar="OUT", help="The directory to make.")]
+
+
+@import_app.command("lewm")
+def import_lewm(
+    source: Annotated[Path, typer.Argument(help="A saved folder or a state dict of LeWM.")],
+    out: Annotated[Path, typer.Option(help="The run directory to make.")],
+    data: Annotated[
+        Path | None, typer.Option(help="The dataset it was trained on: how actions were scaled.")
+    ] = None,
+) -> None:
+    """Weights of stable-worldmodel's LeWM become a run of rung A0; every tensor is accounted for.
+
+    Planning needs to know how actions were normalised: give --data, or a folder that says it.
+    """
+    from sdjepa.data.episodes import Episodes
+    from sdjepa.interop.lewm import import_lewm as work
+
+    stats = Episodes.open(data).action_stats() if data is not None else None
+    said(work(source, out, stats=stats))
+
+
+@export_app.command("lewm")
+def export_lewm(
+    run: RunPath,
+    out: Annotated[Path, typer.Option(help="The folder to make.")],
+) -> None:
+    """A run's weights as a folder that stable-worldmodel loads."""
+    from sdjepa.interop.lewm import export_lewm as work
+
+    said(work(run, out))
+
+
+@data_app.command("audit")
+def data_audit(path: DataArgument) -> None:
+    """Do its rows mean what they should? Replays, redraws, lags, gaps, repeats, checksums.
+
+    Exit code 1 when a check fails.
+    """
+    from sdjepa.data.audit import audit
+
+    with bar("auditing") as progress:
+        checks = audit(path, progress=progress)
+    for check in checks:
+        typer.echo(f"{check.verdict:<8}{check.name:<16}{check.found}")
+    if any(check.verdict == "fail" for check in checks):
+        raise typer.Exit(1)
+
+
+@data_app.command("card")
+def data_card(
+    path: DataArgument,
+    tasks: Annotated[int, typer.Option(help="Tasks to try.")] = 100,
+    offset: Annotated[int, typer.Option(help="Steps from start to goal.")] = 25,
+    budget: Annotated[int, typer.Option(help="Steps a task may take.")] = 50,
+) -> None:
+    """Write the data card again: lengths, actions, what doing nothing solves, three frames."""
+    from sdjepa.data.card import card
+
+    with bar("card") as progress:
+        said(card(path, tasks=tasks, offset=offset, budget=budget, progress=progress))
+
+
+@data_app.command("convert")
+def data_convert(
+    source: Annotated[Path, typer.Argument(help="Anything `data.path` may point at, or LeRobot.")],
+    out: OutArgument,
+    size: Annotated[int | None, typer.Option(help="Reduce frames to this many pixels.")] = None,
+    env: Annotated[
+        str | None, typer.Option(help="The environment, where it cannot be told.")
+    ] = None,
+    camera: Annotated[str | None, typer.Option(help="LeRobot: the camera feature.")] = None,
+    action: Annotated[str | None, typer.Option(help="LeRobot: the action feature.")] = None,
+    plain: Annotated[bool, typer.Option("--plain", help="Leave frames uncompressed.")] = False,
+) -> None:
+    """Copy any dataset we can read into a directory like ours."""
+    from sdjepa.data.convert import convert
+
+    with bar("converting") as progress:
+        made = convert(
+            source,
+            out,
+            size=size,
+            env=env,
+            camera=camera,
+            action=action,
+            compress=not plain,
+            progress=progress,
+        )
+    said(made)
+
+
+@data_app.command("pack")
+def data_pack(
+    source: DataArgument,
+    out: OutArgument,
+    tasks: Annotated[int, typer.Option(help="How many tasks.")] = 50,
+    offset: Annotated[int, typer.Option(help="Steps from start to goal.")] = 25,
+    protocol: Annotated[str, typer.Option(help="`lewm` or `strict`.")] = "lewm",
+    seed: Annotated[int, typer.Option(help="Chooses the tasks.")] = 42,
+) -> None:
+    """The tasks of a score with their frames: a few megabytes to score on without the dataset."""
+    from sdjepa.config import resolve
+    from sdjepa.data.episodes import Episodes
+    from sdjepa.data.pack import write_pack
+    from sdjepa.score import task_list
+
+    asked = {"protocol": protocol, "tasks": tasks, "offset": offset, "seed": seed}
+    settings = resolve(settings=[f"score.{key}={value}" for key, value in asked.items()]).score
+    data = Episodes.open(source)
+    chosen = task_list(data, settings).tasks
+    with bar("packing") as progress:
+        starts = [(task.episode, task.start) for task in chosen]
+        said(write_pack(data, starts, out, offset=offset, progress=progress))
