@@ -289,7 +289,7 @@ class Spy:
 def test_the_model_sees_the_last_frames_and_the_actions_executed_between(
     history: int, replan: int, monkeypatch: pytest.MonkeyPatch
 ):
-    planner = Planner(small_checkpoint(history=history, horizon=5, replan=replan))
+    planner = Planner(small_checkpoint(history=history, horizon=5, replan=replan, ahead="fixed"))
     spy = Spy(planner, monkeypatch)
     frames, sent, shown = some_frames(60), [], []
 
@@ -388,7 +388,7 @@ def test_load_plans_without_environment_or_dataset_and_needs_no_torch_to_import(
 
 
 def test_a_driver_looks_when_it_plans():
-    loaded = Loaded(small_checkpoint(replan=2))
+    loaded = Loaded(small_checkpoint(replan=2, horizon=4))
     driver = loaded.toward(some_frames(1)[0])
     first = driver.act(some_frames(1, seed=1)[0])
     second = driver.act(some_frames(1, seed=2)[0])

@@ -171,7 +171,7 @@ class Plan(Section):
     step_size: float = Field(default=0.1, gt=0)  # gradient: Adam's
     horizon: int = Field(default=5, ge=1)  # action blocks
     replan: int = Field(default=5, ge=1)  # blocks executed before the next plan
-    ahead: Literal["fixed", "shrink"] = "fixed"  # shrink: the horizon's end stays where it was set
+    ahead: Literal["fixed", "shrink"] = "shrink"  # shrink: the horizon's end stays where it was set
     warm_start: bool = True  # begin from what the last plan left unexecuted
     history: int = Field(default=1, ge=1)  # latents of the past the predictor is given
     bounds: Literal["none", "clip"] = "none"  # clip: candidates stay inside the action space

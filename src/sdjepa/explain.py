@@ -71,6 +71,15 @@ _NEW = {
     "objectives.rollout_blocks",
     "objectives.progress_head_weight",
     "objectives.triplet_other_share",
+    "plan.seconds",
+    "plan.colour",
+    "plan.keep",
+    "plan.decay",
+    "plan.momentum",
+    "plan.temperature",
+    "plan.step_size",
+    "plan.ahead",
+    "plan.engine",
 }
 # Other values the paper has, where it has several or where its reference differs from it.
 _ALSO_PUBLISHED: dict[str, tuple[Any, ...]] = {
