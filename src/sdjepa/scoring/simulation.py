@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Float, UInt8
 
 from sdjepa.errors import UserError
@@ -213,8 +214,6 @@ class Worker:
 
 def _serve(pipe: Connection, build: Build) -> None:
     """The life of a worker: answer until the other end is gone."""
-    import torch
-
     torch.set_num_threads(1)  # sixteen workers with sixteen threads each stand still
     stage = None
     while True:
