@@ -24,8 +24,8 @@ from sdjepa.compass.result import Diagnosis, rounded
 from sdjepa.compass.surprise import surprise
 from sdjepa.compass.trace import EpisodeTrace, Trace
 from sdjepa.config import Config
-from sdjepa.report.compare import wilson
 from sdjepa.runs import Run, write_json
+from sdjepa.statistics import wilson95
 
 SMALL = Config.model_validate(
     {
@@ -227,7 +227,7 @@ def _score(rng: np.random.Generator, *, solved: float) -> dict[str, Any]:
 def _rate(count: int, total: int) -> dict[str, Any]:
     return {
         "success_rate": 100 * count / total,
-        "wilson95": [100 * share for share in wilson(count, total)],
+        "wilson95": list(wilson95(count, total)),
     }
 
 

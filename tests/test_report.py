@@ -18,7 +18,7 @@ from scipy.stats import binomtest
 from report_runs import SMALL, make_run, tampered
 from sdjepa.config import Config
 from sdjepa.errors import UserError
-from sdjepa.report.compare import mcnemar, pair, wilson
+from sdjepa.report.compare import pair
 from sdjepa.report.export import drawings, export
 from sdjepa.report.making import departures, minutes
 from sdjepa.report.page import report
@@ -28,6 +28,7 @@ from sdjepa.report.shape_figures import angle_map
 from sdjepa.report.style import PALETTE, angle_colours, cyclic, to_bytes, to_svg
 from sdjepa.report.tables import Table, comma_separated, latex, markdown, paired_table
 from sdjepa.report.words import GLOSSARY
+from sdjepa.statistics import mcnemar, wilson95
 
 
 @pytest.fixture(scope="module")
@@ -196,7 +197,7 @@ def test_the_paired_difference_is_that_of_shared_tasks(runs: list[Path]) -> None
 def test_wilson_solves_its_own_equation() -> None:
     z = 1.959963984540054
     for solved, total in ((0, 50), (41, 50), (200, 200)):
-        for limit in wilson(solved, total):
+        for limit in (share / 100 for share in wilson95(solved, total)):
             gap = abs(solved / total - limit)
             assert gap == pytest.approx(z * np.sqrt(limit * (1 - limit) / total), abs=1e-12)
 

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 
 from sdjepa.report.read import Score
+from sdjepa.statistics import mcnemar, wilson95
 
 
 @dataclass(frozen=True)
@@ -47,32 +48,12 @@ def pair(first: Score, second: Score) -> Paired | None:
     )
 
 
-def mcnemar(only_first: int, only_second: int) -> float:
-    """Two-sided exact p-value: a fair coin gave `only_first` heads of the tasks that differ."""
-    total, fewer = only_first + only_second, min(only_first, only_second)
-    tail = sum(math.comb(total, i) for i in range(fewer + 1)) / 2**total
-    return min(1.0, 2 * tail)
-
-
-def wilson(solved: int, total: int) -> tuple[float, float]:
-    """The 95 % Wilson interval of a proportion, as shares."""
-    z = 1.959963984540054
-    share = solved / total
-    middle = (share + z * z / (2 * total)) / (1 + z * z / total)
-    half = (
-        z
-        / (1 + z * z / total)
-        * math.sqrt(share * (1 - share) / total + z * z / (4 * total * total))
-    )
-    return max(0.0, middle - half), min(1.0, middle + half)
-
-
 def _newcombe(both: int, only_first: int, only_second: int, total: int) -> tuple[float, float]:
     """Newcombe's paired interval: Wilson limits joined by the correlation of the outcomes."""
     neither = total - both - only_first - only_second
     first, second = both + only_first, both + only_second
-    low_1, high_1 = wilson(first, total)
-    low_2, high_2 = wilson(second, total)
+    low_1, high_1 = (limit / 100 for limit in wilson95(first, total))
+    low_2, high_2 = (limit / 100 for limit in wilson95(second, total))
     share_1, share_2 = first / total, second / total
     margin = first * (total - first) * second * (total - second)
     phi = (both * neither - only_first * only_second) / math.sqrt(margin) if margin else 0.0

@@ -30,6 +30,7 @@ from sdjepa.report.style import (
 FLOOR_NAMES = {
     "noop": "Do nothing",
     "random": "Random actions",
+    "gaussian": "Random, data-scaled",
     "replay": "Replay the recording",
 }
 

@@ -88,6 +88,24 @@ def probe(record: Record) -> Iterator[Panel]:
     )
 
 
+def order(record: Record) -> Iterator[Panel]:
+    gaps = record["results"]["gaps"]
+    captions = {
+        "theta": "<b>Right order, by the angle.</b> Blue: share of pairs put in the right order, "
+        "with its 95 % interval; grey: angles of random planes, mean to 95th percentile; "
+        "dotted: a coin.",
+        "linear": "<b>Right order, by a line</b> fitted on the other episodes. Grey: equally many "
+        "random directions of the latent.",
+    }
+    for what, caption in captions.items():
+        yield Panel(
+            what,
+            f"Order accuracy of {what} against the gap between two frames",
+            caption,
+            lambda what=what: readout_figures.order_by_gap(gaps, what=what),
+        )
+
+
 def place(record: Record) -> Iterator[Panel]:
     found, extent = record["results"], record.get("extent")
     down = bool(extent) and extent[2] < extent[3]

@@ -16,7 +16,7 @@ from sdjepa.config import Config
 from sdjepa.errors import UserError
 from sdjepa.runs import Run, read_json
 
-FLOORS = ("noop", "random", "replay")  # the order in which a page shows them
+FLOORS = ("noop", "random", "gaussian", "replay")  # the order in which a page shows them
 
 
 @dataclass(frozen=True)

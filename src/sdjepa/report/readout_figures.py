@@ -15,7 +15,10 @@ from sdjepa.report.style import (
     PAPER,
     RHO,
     RULE,
+    SERIES,
+    THETA,
     VERMILION,
+    panel,
     quiet,
     styled,
 )
@@ -168,4 +171,29 @@ def probe_episodes(record: Mapping[str, Any]) -> Figure:
     axes.set_xticks([-1, -0.5, 0, 0.5, 1], ["\u2264 \u22121", "\u2212.5", "0", ".5", "1"])
     axes.set_xlabel("R\u00b2 of single episodes, blocks held out")
     quiet(axes, grid="x")
+    return figure
+
+
+@styled
+def order_by_gap(gaps: Sequence[Mapping[str, Any]], *, what: str) -> Figure:
+    """Share of pairs put in the right order against the gap between them, beside its null."""
+    signal, null = {
+        "theta": ("theta_best_sense", "against_random_planes"),
+        "linear": ("linear", "against_random_directions"),
+    }[what]
+    figure, axes = panel(2.9, 2.0)
+    quiet(axes)
+    at = [record["gap"] for record in gaps]
+    low, high = np.asarray([record[f"{signal}_ci95"] for record in gaps], float).T
+    axes.fill_between(at, low, high, color=SERIES[0], alpha=0.2, lw=0)
+    axes.plot(at, [record[signal] for record in gaps], "o-", ms=3.5, color=SERIES[0], lw=1.4)
+    middle = [record[null]["mean"] for record in gaps]
+    axes.fill_between(at, middle, [record[null]["p95"] for record in gaps], color=FAINT, alpha=0.35)
+    axes.plot(at, middle, color=MUTED, lw=1.0)
+    axes.axhline(0.5, color=MUTED, lw=0.7, ls=":")
+    title = (
+        f"{THETA}, read in its better sense" if what == "theta" else "best line through progress"
+    )
+    axes.set(ylim=(0.4, 1.02), xlabel="model steps between the frames", title=title)
+    axes.set_xticks(at)
     return figure
