@@ -317,3 +317,36 @@ def test_the_map_of_angles_puts_x_across_and_y_down() -> None:
     rows, columns = np.nonzero(saturation > 0.2)
     assert columns.mean() > 0.6 * width
     assert rows.mean() < 0.4 * height
+
+
+def test_the_film_of_an_edit_shows_one_picture_per_step_and_marks_the_cut() -> None:
+    from PIL import Image
+
+    from sdjepa.report.animation import BORDER_FRAMES, MARGIN, film
+    from sdjepa.scoring.album import png
+
+    steps, cut = 12, 5
+    grey = [png(np.full((16, 16, 3), 10 * step, np.uint8)) for step in range(steps)]
+    theta = np.linspace(0, 1, steps)
+    edit = {"source": [0] * cut + [1] * (steps - cut), "row": list(range(steps)), "cuts": [cut]}
+    edit["theta"] = np.where(np.arange(steps) < cut, theta, theta + 2).tolist()
+    pair = {"modes": {"splice": edit}, "theta_clean": theta.tolist()}
+    pair["frames"] = {"own": grey, "donor": grey[::-1]}
+    with Image.open(io.BytesIO(film(pair, "splice"))) as opened:
+        assert opened.n_frames == steps
+        marked = []
+        for step in range(steps):
+            opened.seek(step)
+            red, _, blue = opened.convert("RGB").getpixel((MARGIN - 2, MARGIN + 50))
+            marked.append(red > blue + 50)
+    assert marked == [cut <= step < cut + BORDER_FRAMES for step in range(steps)]
+
+
+def test_a_view_of_points_keeps_what_lies_across_the_line_of_sight() -> None:
+    from sdjepa.report.shape_figures import seen_from
+
+    above = seen_from(np.array([[0.0, 0.0, 1.0]]), elevation=0)[0]
+    assert above == pytest.approx([0, 1])
+    along = np.array([[np.cos(0.3), np.sin(0.3), 0.0]])
+    ahead = seen_from(along, elevation=0, azimuth=np.degrees(0.3))[0]
+    assert ahead == pytest.approx([0, 0])

@@ -1,4 +1,4 @@
-"""Every figure of the page as PNG and PDF, every table as Markdown, CSV and LaTeX."""
+"""Every figure of the page as PNG and PDF, edited films as GIF, every table as text."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -7,6 +7,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from sdjepa.report import published, tables
+from sdjepa.report.animation import film
 from sdjepa.report.compass_panels import diagnostic_panels
 from sdjepa.report.figures import (
     health_terms,
@@ -28,6 +29,12 @@ def export(runs: Sequence[RunFiles], folder: Path) -> list[Path]:
         stem = re.sub(r"[^\w.-]+", "-", name)
         for suffix in ("png", "pdf"):
             written.append(write_atomic(folder / f"{stem}.{suffix}", to_bytes(figure, suffix)))
+    for run in runs:
+        for found in run.compass:
+            pair = found.record["results"].get("chosen_pair", {})
+            for mode in pair.get("modes", {}) if "frames" in pair else ():
+                stem = re.sub(r"[^\w.-]+", "-", f"{found.name}-{mode}-{run.label}")
+                written.append(write_atomic(folder / f"{stem}.gif", film(pair, mode)))
     for table in (
         tables.score_table(runs),
         tables.paired_table(runs),

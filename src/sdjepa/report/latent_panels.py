@@ -177,6 +177,11 @@ def embedding(record: Record) -> Iterator[Panel]:
         ("tsne-content", found["tsne"]["content"]["2d"], "<b>Content,</b> flattened by t-SNE."),
         ("pca", found["pca"]["coordinates"], "<b>All of it,</b> two main directions."),
     ]
+    for part in ("progress", "content"):
+        solid = np.asarray(found["tsne"][part]["3d"], float)
+        if solid.size:
+            words = f"<b>{part.capitalize()},</b> t-SNE in 3-d, seen from the paper's side."
+            shown.append((f"tsne3-{part}", shape_figures.seen_from(solid), words))
     for name, points, caption in shown:
         yield Panel(
             name,

@@ -86,6 +86,14 @@ def cloud(points: np.ndarray, lengths: Sequence[int]) -> Figure:
     return figure
 
 
+def seen_from(points: np.ndarray, *, elevation: float = 22.0, azimuth: float = -58.0) -> np.ndarray:
+    """Points in space as a viewer in this direction (degrees) sees them, without perspective."""
+    e, a = np.radians(elevation), np.radians(azimuth)
+    right = np.array([-np.sin(a), np.cos(a), 0.0])
+    up = np.array([-np.sin(e) * np.cos(a), -np.sin(e) * np.sin(a), np.cos(e)])
+    return points @ np.stack([right, up], axis=1)
+
+
 @styled
 def angle_map(
     theta: np.ndarray,
