@@ -111,7 +111,8 @@ def test_rollouts_agree_beyond_the_history(pair: tuple[WorldModel, torch.nn.Modu
 
 
 def test_loss_gradients_and_running_statistics_agree(pair: tuple[WorldModel, torch.nn.Module]):
-    loss_module = importlib.import_module("stable_worldmodel.wm.loss")
+    from stable_worldmodel.wm import loss as loss_module
+
     ours, theirs = (model.train() for model in pair)
     batch = windows()
     settings = resolve(rung="A0").objectives
