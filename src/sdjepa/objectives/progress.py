@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from sdjepa import ranks
+from sdjepa.objectives.scene import Scene, Term
 
 
 def margin_triplet(
@@ -142,3 +143,42 @@ def order(scores: Float[Tensor, "batch time"]) -> Float[Tensor, ""]:
     """
     earlier, later = torch.triu_indices(scores.shape[1], scores.shape[1], offset=1)
     return F.softplus(scores[:, earlier] - scores[:, later]).mean()
+
+
+def _triplet(scene: Scene) -> Tensor:
+    s, generator = scene.settings, scene.draw("triplet")
+    latents = scene.target(s.triplet_on)
+    if s.triplet_sampler == "ref":
+        return triplet_ref(
+            latents, margin=s.triplet_margin, radius=s.triplet_radius, generator=generator
+        )
+    return triplet_paper(
+        latents,
+        scene.episode,
+        margin=s.triplet_margin,
+        radius=s.triplet_radius,
+        other_share=s.triplet_other_share,
+        generator=generator,
+    )
+
+
+def _prototype(scene: Scene) -> Tensor:
+    return prototypes(scene.parts.progress)
+
+
+def _first_anchor(scene: Scene) -> Tensor:
+    steps = scene.settings.first_anchor_steps
+    return first_anchor(scene.parts.progress, scene.step, steps=steps)
+
+
+def _progress_head(scene: Scene) -> Tensor:
+    assert scene.model.progress_head is not None
+    return order(scene.model.progress_head(scene.parts.progress)[..., 0].float())
+
+
+TERMS: dict[str, Term] = {
+    "triplet": _triplet,
+    "prototype": _prototype,
+    "first_anchor": _first_anchor,
+    "progress_head": _progress_head,
+}

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from sdjepa import ranks
+from sdjepa.objectives.scene import Scene, Term
 
 LAST_KNOT = 3.0
 
@@ -53,3 +54,14 @@ def sigreg(
         sine = ranks.total(phases.sin().sum(dim=0)) / batch
         gap = (cosine - torch.exp(-at.square() / 2)).square() + sine.square()
         return batch * (gap @ weights).mean()
+
+
+def _sigreg(scene: Scene) -> Tensor:
+    content, s = scene.parts.content, scene.settings
+    along = directions(content.shape[-1], s.sigreg_directions, scene.draw("sigreg"))
+    return sigreg(content, along.to(content.device), knots=s.sigreg_knots)
+
+
+TERMS: dict[str, Term] = {
+    "sigreg": _sigreg,
+}

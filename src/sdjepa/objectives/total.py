@@ -1,110 +1,23 @@
 """Latents to one loss: each term by its name, weighted and summed.
 
 A term `x` is active when `objectives.x_weight` > 0; an inactive one is neither computed nor logged.
-To add one: write its pure function, add a line to TERMS, and a weight to the configuration.
+To add one: its pure function and its line in TERMS in the file of its idea, and a weight to the
+configuration.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
 from sdjepa.config import Objectives
-from sdjepa.model.split import Parts
 from sdjepa.model.world_model import WorldModel
-from sdjepa.objectives import progress, trajectory
-from sdjepa.objectives.sigreg import directions, sigreg
+from sdjepa.objectives import progress, sigreg, trajectory
+from sdjepa.objectives.scene import Scene, Term
 from sdjepa.seeds import stream
 
-
-@dataclass(frozen=True)
-class Scene:
-    """All a term may look at."""
-
-    model: WorldModel
-    settings: Objectives
-    latents: Float[Tensor, "batch time latent"]  # float32
-    predicted: Float[Tensor, "batch steps latent"]  # of frames 1..steps
-    parts: Parts
-    actions: Float[Tensor, "batch time block"]
-    episode: Int[Tensor, "batch"]
-    step: Int[Tensor, "batch time"]  # raw step of each frame in its episode
-    draw: Callable[[str], torch.Generator]  # a random stream by name
-
-    def target(self, name: str) -> Float[Tensor, "batch time dim"]:
-        """The latents, or one part of them."""
-        return {
-            "full": self.latents,
-            "progress": self.parts.progress,
-            "content": self.parts.content,
-        }[name]
-
-
-def _prediction(scene: Scene) -> Tensor:
-    return trajectory.prediction_error(scene.predicted, scene.latents[:, 1:])
-
-
-def _sigreg(scene: Scene) -> Tensor:
-    content, s = scene.parts.content, scene.settings
-    along = directions(content.shape[-1], s.sigreg_directions, scene.draw("sigreg"))
-    return sigreg(content, along.to(content.device), knots=s.sigreg_knots)
-
-
-def _triplet(scene: Scene) -> Tensor:
-    s, generator = scene.settings, scene.draw("triplet")
-    latents = scene.target(s.triplet_on)
-    if s.triplet_sampler == "ref":
-        return progress.triplet_ref(
-            latents, margin=s.triplet_margin, radius=s.triplet_radius, generator=generator
-        )
-    return progress.triplet_paper(
-        latents,
-        scene.episode,
-        margin=s.triplet_margin,
-        radius=s.triplet_radius,
-        other_share=s.triplet_other_share,
-        generator=generator,
-    )
-
-
-def _straighten(scene: Scene) -> Tensor:
-    return trajectory.bend(scene.target(scene.settings.straighten_on))
-
-
-def _prototype(scene: Scene) -> Tensor:
-    return progress.prototypes(scene.parts.progress)
-
-
-def _first_anchor(scene: Scene) -> Tensor:
-    steps = scene.settings.first_anchor_steps
-    return progress.first_anchor(scene.parts.progress, scene.step, steps=steps)
-
-
-def _rollout(scene: Scene) -> Tensor:
-    blocks = scene.settings.rollout_blocks
-    reached = scene.model.rollout(
-        scene.latents[:, :1], scene.actions[:, :0], scene.actions[:, :blocks]
-    )
-    return trajectory.prediction_error(reached.float(), scene.latents[:, 1 : blocks + 1])
-
-
-def _progress_head(scene: Scene) -> Tensor:
-    assert scene.model.progress_head is not None
-    return progress.order(scene.model.progress_head(scene.parts.progress)[..., 0].float())
-
-
-TERMS: dict[str, Callable[[Scene], Tensor]] = {
-    "prediction": _prediction,
-    "sigreg": _sigreg,
-    "triplet": _triplet,
-    "straighten": _straighten,
-    "prototype": _prototype,
-    "first_anchor": _first_anchor,
-    "rollout": _rollout,
-    "progress_head": _progress_head,
-}
+TERMS: dict[str, Term] = trajectory.TERMS | sigreg.TERMS | progress.TERMS
 
 
 def weights(settings: Objectives) -> dict[str, float]:

@@ -4,6 +4,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from sdjepa.objectives.scene import Scene, Term
+
 
 def prediction_error(
     predicted: Float[Tensor, "*shape latent"], reached: Float[Tensor, "*shape latent"]
@@ -24,3 +26,26 @@ def bend(latents: Float[Tensor, "batch time dim"]) -> Float[Tensor, ""]:
         return latents.sum() * 0
     steps = latents.diff(dim=1)
     return (1 - F.cosine_similarity(steps[:, :-1], steps[:, 1:], dim=-1, eps=1e-6)).mean()
+
+
+def _prediction(scene: Scene) -> Tensor:
+    return prediction_error(scene.predicted, scene.latents[:, 1:])
+
+
+def _straighten(scene: Scene) -> Tensor:
+    return bend(scene.target(scene.settings.straighten_on))
+
+
+def _rollout(scene: Scene) -> Tensor:
+    blocks = scene.settings.rollout_blocks
+    reached = scene.model.rollout(
+        scene.latents[:, :1], scene.actions[:, :0], scene.actions[:, :blocks]
+    )
+    return prediction_error(reached.float(), scene.latents[:, 1 : blocks + 1])
+
+
+TERMS: dict[str, Term] = {
+    "prediction": _prediction,
+    "straighten": _straighten,
+    "rollout": _rollout,
+}

@@ -1,0 +1,38 @@
+"""What a term may look at: one batch of windows, encoded and predicted."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from sdjepa.config import Objectives
+from sdjepa.model.split import Parts
+from sdjepa.model.world_model import WorldModel
+
+
+@dataclass(frozen=True)
+class Scene:
+    """All a term may look at."""
+
+    model: WorldModel
+    settings: Objectives
+    latents: Float[Tensor, "batch time latent"]  # float32
+    predicted: Float[Tensor, "batch steps latent"]  # of frames 1..steps
+    parts: Parts
+    actions: Float[Tensor, "batch time block"]
+    episode: Int[Tensor, "batch"]
+    step: Int[Tensor, "batch time"]  # raw step of each frame in its episode
+    draw: Callable[[str], torch.Generator]  # a random stream by name
+
+    def target(self, name: str) -> Float[Tensor, "batch time dim"]:
+        """The latents, or one part of them."""
+        return {
+            "full": self.latents,
+            "progress": self.parts.progress,
+            "content": self.parts.content,
+        }[name]
+
+
+Term = Callable[[Scene], Float[Tensor, ""]]
