@@ -30,6 +30,8 @@ BESIDE = {
     "scoring": "score",
     "compare": "score",
     "bench": "cli",
+    "bench_collect": "cli",
+    "bench_draw": "cli",
     "bench_plan": "cli",
     "bench_train": "cli",
     "demo": "cli",

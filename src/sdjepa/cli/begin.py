@@ -41,7 +41,7 @@ def doctor() -> None:
 
 @app.command(rich_help_panel=BEGIN)
 def bench(
-    what: Annotated[str, typer.Argument(help="`train` or `plan`.")] = "train",
+    what: Annotated[str, typer.Argument(help="`train`, `plan` or `collect`.")] = "train",
     out: Annotated[Path | None, typer.Option(help="Write the figures as JSON here.")] = None,
     repeats: Annotated[int, typer.Option(help="Timed rounds.")] = 5,
     small: Annotated[
@@ -50,11 +50,19 @@ def bench(
     compiled: Annotated[
         bool, typer.Option("--compiled", help="Plan with compiled rollouts too, on a GPU.")
     ] = False,
+    seconds: Annotated[float, typer.Option(help="Collect: length of one measurement.")] = 1.0,
+    workers: Annotated[str, typer.Option(help="Collect: numbers of processes.")] = "1,4,16",
+    envs: Annotated[str, typer.Option(help="Collect: environments; all, unless named.")] = "",
 ) -> None:
     """Time a training step, or a plan, against stable-worldmodel's LeWM in the same run.
 
+    `collect` says where a collector's time goes and how many frames a second workers make together.
+
     sdjepa bench plan --out results/bench-plan.json
     """
+    if what == "collect":
+        _bench_collect(out, seconds=seconds, workers=workers, envs=envs)
+        return
     with bar("benchmark") as progress:
         if what == "train":
             from sdjepa.bench import bench_train
@@ -68,10 +76,25 @@ def bench(
                 repeats=repeats, small=small, compiled=compiled, progress=progress, **search
             )
         else:
-            raise UserError(f"unknown benchmark {what!r}; there are train and plan")
+            raise UserError(f"unknown benchmark {what!r}; there are train, plan and collect")
     for line in result.lines():
         typer.echo(line)
     if out is not None:
         from sdjepa.runs import write_json
 
         said(write_json(out, result.as_json()))
+
+
+def _bench_collect(out: Path | None, *, seconds: float, workers: str, envs: str) -> None:
+    from sdjepa.bench_collect import bench_collect
+    from sdjepa.envs.base import NAMES
+
+    bench_collect(
+        envs.split(",") if envs else NAMES,
+        workers=[int(count) for count in workers.split(",")],
+        seconds=seconds,
+        out=out,
+        tell=typer.echo,
+    )
+    if out is not None:
+        said(out)

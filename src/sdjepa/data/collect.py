@@ -10,7 +10,7 @@ import multiprocessing
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -183,9 +183,13 @@ def _make_part(settings: Collect, group: range, path: Path) -> tuple[Path, bool]
     if path.exists():
         return path, False
     env = _env(settings.env, settings.shadow)
+    _write_part(path, [record(env, settings, episode) for episode in group])
+    return path, True
+
+
+def _write_part(path: Path, episodes: Sequence[tuple[Packed, int]]) -> None:
     arrays: dict[str, np.ndarray] = {}
-    for place, episode in enumerate(group):
-        packed, goals = record(env, settings, episode)
+    for place, (packed, goals) in enumerate(episodes):
         for name, values in packed.columns.items():
             arrays[f"{place}/column/{name}"] = values
         arrays[f"{place}/frames"] = np.frombuffer(b"".join(packed.frames), np.uint8)
@@ -203,7 +207,6 @@ def _make_part(settings: Collect, group: range, path: Path) -> tuple[Path, bool]
             f"could not write {path}: {error.strerror}; free some space and run the same command "
             "again, it continues"
         ) from error
-    return path, True
 
 
 def _read_part(path: Path) -> Iterator[tuple[Packed, int]]:

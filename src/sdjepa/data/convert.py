@@ -76,7 +76,7 @@ def _packed(first: Episode, rest: Iterator[Episode], side: int, compress: bool) 
         columns = {name: values for name, values in columns.items() if name not in _DROPPED}
         columns["action"] = np.array(columns["action"], dtype=np.float32)
         columns["action"][-1] = np.nan
-        return pack(columns, list(reduce_frames(frames, side)), compress=compress)
+        return pack(columns, list(reduce_frames(frames, side)), compressed=compress)
 
     workers = min(8, os.cpu_count() or 1)
     with ThreadPoolExecutor(workers) as pool:

@@ -6,6 +6,7 @@ the `zstandard` package, so neither end needs an HDF5 plug-in; programs that hav
 """
 
 import contextlib
+import functools
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
@@ -40,20 +41,34 @@ class Packed:
     digests: UInt8[np.ndarray, "rows 32"]  # SHA-256 of every raw frame
 
 
+def digest(frame: UInt8[np.ndarray, "h w 3"]) -> bytes:
+    """SHA-256 of a raw frame."""
+    return hashlib.sha256(np.ascontiguousarray(frame).data).digest()
+
+
+def compress(frame: UInt8[np.ndarray, "h w 3"]) -> bytes:
+    """A frame as the file holds it."""
+    return _coder().compress(np.ascontiguousarray(frame).data)
+
+
+@functools.cache
+def _coder() -> zstandard.ZstdCompressor:
+    return zstandard.ZstdCompressor(level=ZSTD_LEVEL)
+
+
 def pack(
     columns: Mapping[str, np.ndarray],
     frames: Sequence[UInt8[np.ndarray, "h w 3"]],
     *,
-    compress: bool = True,
+    compressed: bool = True,
 ) -> Packed:
     """Compress one episode's frames and hash them."""
-    coder = zstandard.ZstdCompressor(level=ZSTD_LEVEL)
-    raw = [np.ascontiguousarray(frame).data for frame in frames]
-    digests = b"".join(hashlib.sha256(frame).digest() for frame in raw)
+    whole = [np.ascontiguousarray(frame) for frame in frames]
+    digests = b"".join(digest(frame) for frame in whole)
     return Packed(
         columns=columns,
-        frames=[coder.compress(frame) if compress else bytes(frame) for frame in raw],
-        digests=np.frombuffer(digests, np.uint8).reshape(len(raw), 32),
+        frames=[compress(frame) if compressed else frame.tobytes() for frame in whole],
+        digests=np.frombuffer(digests, np.uint8).reshape(len(whole), 32),
     )
 
 

@@ -11,15 +11,15 @@ import contextlib
 import copy
 import functools
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Float, Int
 
 from sdjepa.envs import gl, library
-from sdjepa.envs.base import NATIVE_SIZE, Columns, Env, Policy
+from sdjepa.envs.base import NATIVE_SIZE, Columns, Policy
 
 SOLVED_M = 0.04
 ORACLE_NOISE = 0.1  # the oracle's noise at noise 1 is drawn between 0 and this for every episode
@@ -28,7 +28,7 @@ LEAST_MOVE_M = 0.1  # a new target is at least this far from the cube
 LIFTED_M = 0.16  # the arm is out of the cube's way above this height
 
 
-class Cube(Env):
+class Cube(gl.Filmed):
     """Five relative actions: effector x, y, z, yaw and gripper; 0.05 s a step."""
 
     name = "cube"
@@ -61,8 +61,6 @@ class Cube(Env):
         # A shallow copy shares the model and has its own state: compiling another takes 2 s.
         self._env = copy.copy(template)
         self._env._data = copy.copy(template._data)
-        self._shadow = shadow
-        self._sheet: Any = None  # while frames are being taken
         self.action_low = self._env.action_space.low.astype(np.float32)
         self.action_high = self._env.action_space.high.astype(np.float32)
         self.reset(np.random.default_rng(0))
@@ -121,22 +119,8 @@ class Cube(Env):
     def solved(self) -> bool:
         return bool(self._env._compute_successes()[0])
 
-    def _painting(self, make: Callable[..., Any]) -> Any:
-        model = self._env._model
-        return make(self.name, model, size=NATIVE_SIZE, shadow=self._shadow)
-
-    def frame(self) -> UInt8[np.ndarray, "224 224 3"]:
-        return self._painting(gl.painter).paint(self._env._data, "front_pixels")
-
-    def shoot(self) -> None:
-        if self._sheet is None:
-            self._sheet = self._painting(gl.sheet)
-        self._sheet.draw(self._env._data, "front_pixels")
-
-    def develop(self) -> list[UInt8[np.ndarray, "224 224 3"]]:
-        done = [] if self._sheet is None else self._sheet.take()
-        self._sheet = None
-        return done
+    def subject(self) -> tuple[Any, Any, str | int]:
+        return self._env._model, self._env._data, "front_pixels"
 
     def policy(
         self, name: str, *, noise: float, rng: np.random.Generator, demos_given: Path | None = None

@@ -1,24 +1,39 @@
 """Pictures of MuJoCo scenes: a model and its data in, pixels out.
 
 Environments of one kind share a `Painter`, one per process: their models are equal, a context costs
-up to 360 MB, and several contexts get in one another's way.
+up to 360 MB, and several contexts get in one another's way. A `Sheet` notes scenes while they are
+simulated, which costs no drawing, and draws them later, many together; processes that share a GPU
+take turns at that.
 """
 
 import atexit
+import contextlib
 import ctypes
 import importlib
 import os
+from abc import abstractmethod
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 from jaxtyping import UInt8
 
+from sdjepa.envs.base import NATIVE_SIZE, Env
 from sdjepa.errors import UserError
 
 BACKENDS = {"egl": "libEGL.so.1", "osmesa": "libOSMesa.so.8"}
 VARIABLE = "MUJOCO_GL"
+SCENE_GEOMS = 1000  # room in a noted scene; our scenes have 36
 _painters: dict[tuple[str, int], "Painter"] = {}
 _sheets: dict[tuple[str, int], "Sheet"] = {}
+_turn: AbstractContextManager[Any] = contextlib.nullcontext()
+
+
+def take_turns(turn: AbstractContextManager[Any]) -> None:
+    """Hold `turn`, a semaphore of several processes, whenever this one draws a sheet."""
+    global _turn
+    _turn = turn
 
 
 def choose_backend() -> str:
@@ -45,27 +60,38 @@ class Painter:
     """One GL context; it draws the data of any model equal to the one it was made from."""
 
     def __init__(self, model: Any, *, size: int, shadow: int) -> None:
-        mujoco: Any = importlib.import_module("mujoco")  # its compiled half has no types
-
+        self._mujoco: Any = importlib.import_module("mujoco")  # its compiled half has no types
         if shadow:
             model.vis.quality.shadowsize = shadow
         model.vis.global_.offwidth = max(model.vis.global_.offwidth, size)
         model.vis.global_.offheight = max(model.vis.global_.offheight, size)
-        self._renderer = mujoco.Renderer(model, height=size, width=size)
+        self.size = size
+        self._renderer = self._mujoco.Renderer(model, height=size, width=size)
+        self.context = self._renderer._mjr_context
+        self._whole = self._mujoco.MjrRect(0, 0, size, size)
 
     def make_current(self) -> None:
         """Direct what MuJoCo and OpenGL do next at this context."""
         if self._renderer._gl_context is not None:
             self._renderer._gl_context.make_current()
 
-    def draw(self, data: Any, camera: str | int) -> None:
-        """Have the scene drawn into the offscreen buffer; nothing waits for it."""
-        mujoco: Any = importlib.import_module("mujoco")
-        renderer = self._renderer
-        renderer.update_scene(data, camera=camera)
-        self.make_current()
-        whole = mujoco.MjrRect(0, 0, renderer.width, renderer.height)
-        mujoco.mjr_render(whole, renderer.scene, renderer._mjr_context)
+    def blank(self) -> Any:
+        """A scene to be noted in."""
+        return self._mujoco.MjvScene(self._renderer.model, SCENE_GEOMS)
+
+    def note(self, data: Any, camera: str | int, *, scene: Any) -> None:
+        """Write down in `scene` where everything is; nothing is drawn."""
+        self._renderer._scene, kept = scene, self._renderer._scene
+        self._renderer.update_scene(data, camera=camera)
+        self._renderer._scene = kept
+
+    def draw(self, scene: Any) -> None:
+        """Have a noted scene drawn into the offscreen buffer; nothing waits for it."""
+        self._mujoco.mjr_render(self._whole, scene, self.context)
+
+    def restore(self) -> None:
+        """Direct OpenGL at the offscreen buffer again."""
+        self._mujoco.mjr_restoreBuffer(self.context)
 
     def paint(self, data: Any, camera: str | int) -> UInt8[np.ndarray, "size size 3"]:
         self._renderer.update_scene(data, camera=camera)
@@ -79,11 +105,12 @@ class Painter:
 
 
 class Sheet:
-    """Frames drawn one after another and read back together.
+    """Frames noted one by one, drawn together and read back together.
 
-    Reading a frame back makes the processor wait for the GPU, and the GPU then for the processor.
-    Here each finished frame is copied, as the reading would, into a tile of a larger picture on the
-    GPU, and that is read when it is full; the pixels are the same.
+    Reading a frame back makes the processor wait for the GPU and the GPU for the processor, and a
+    GPU that several processes ask for one frame each spends its time changing between them. Here
+    each drawn frame is copied, as the reading would, into a tile of a larger picture on the GPU,
+    and that is read when all are drawn; the pixels are the same.
     """
 
     SIDE = 6  # tiles a row
@@ -91,67 +118,116 @@ class Sheet:
     def __init__(self, painter: Painter) -> None:
         from OpenGL import GL
 
-        self._painter, self._gl = painter, GL
-        self._context: Any = painter._renderer._mjr_context
-        self._size = painter._renderer.width
-        self._drawn = 0
+        self.painter, self._gl = painter, GL
+        self._scenes: list[Any] = []  # blank ones are kept for the next sheet
+        self._noted = 0
         self._done: list[np.ndarray] = []
         self._make_current()
-        side = self.SIDE * self._size
+        side = self.SIDE * painter.size
         self._buffer, self._picture = GL.glGenFramebuffers(1), GL.glGenRenderbuffers(1)
         GL.glBindRenderbuffer(GL.GL_RENDERBUFFER, self._picture)
         GL.glRenderbufferStorage(GL.GL_RENDERBUFFER, GL.GL_RGBA8, side, side)
         GL.glBindFramebuffer(GL.GL_FRAMEBUFFER, self._buffer)
         where = GL.GL_COLOR_ATTACHMENT0
         GL.glFramebufferRenderbuffer(GL.GL_FRAMEBUFFER, where, GL.GL_RENDERBUFFER, self._picture)
-        self._restore()
+        painter.restore()
 
     def _make_current(self) -> None:
-        self._painter.make_current()
+        self.painter.make_current()
+        self._forgive()
+
+    def _forgive(self) -> None:
         while self._gl.glGetError():  # MuJoCo leaves harmless errors behind, PyOpenGL raises them
             pass
 
-    def _restore(self) -> None:
-        mujoco: Any = importlib.import_module("mujoco")
-        mujoco.mjr_restoreBuffer(self._context)
+    def note(self, data: Any, camera: str | int) -> None:
+        """Take one more frame; it is drawn when the sheet is full or asked for."""
+        if self._noted == self.SIDE**2:
+            self._develop()
+        if self._noted == len(self._scenes):
+            self._scenes.append(self.painter.blank())
+        self.painter.note(data, camera, scene=self._scenes[self._noted])
+        self._noted += 1
 
-    def draw(self, data: Any, camera: str | int) -> None:
-        """Draw one more frame."""
-        gl, size = self._gl, self._size
-        self._painter.draw(data, camera)
+    def _develop(self) -> None:
+        count, self._noted = self._noted, 0
+        with _turn:
+            sheet = self.draw(self._scenes[:count])
+        rows, size = len(sheet) // self.painter.size, self.painter.size
+        tiles = sheet.reshape(rows, size, self.SIDE, size, 3).swapaxes(1, 2)
+        # OpenGL counts rows from below.
+        self._done += list(tiles.reshape(-1, size, size, 3)[:count, ::-1])
+
+    def draw(self, scenes: Sequence[Any]) -> UInt8[np.ndarray, "rows columns 3"]:
+        """One picture of all `scenes` as OpenGL has it: tiles and pixels from below."""
         self._make_current()
-        row, column = divmod(self._drawn, self.SIDE)
+        for number, scene in enumerate(scenes):
+            self.painter.draw(scene)
+            self._copy(number)
+        return self._read(-(-len(scenes) // self.SIDE))
+
+    def _copy(self, number: int) -> None:
+        """The frame just drawn goes into tile `number`, its samples averaged."""
+        gl, size = self._gl, self.painter.size
+        row, column = divmod(number, self.SIDE)
         left, low = column * size, row * size
-        gl.glBindFramebuffer(gl.GL_READ_FRAMEBUFFER, self._context.offFBO)
+        self._forgive()
+        gl.glBindFramebuffer(gl.GL_READ_FRAMEBUFFER, self.painter.context.offFBO)
         gl.glReadBuffer(gl.GL_COLOR_ATTACHMENT0)
         gl.glBindFramebuffer(gl.GL_DRAW_FRAMEBUFFER, self._buffer)
         source, target = (0, 0, size, size), (left, low, left + size, low + size)
         gl.glBlitFramebuffer(*source, *target, gl.GL_COLOR_BUFFER_BIT, gl.GL_NEAREST)
-        self._restore()
-        self._drawn += 1
-        if self._drawn == self.SIDE**2:
-            self._read()
+        self.painter.restore()
 
-    def _read(self) -> None:
-        gl, size, side = self._gl, self._size, self.SIDE * self._size
-        self._make_current()
-        rows = -(-self._drawn // self.SIDE)
+    def _read(self, rows: int) -> UInt8[np.ndarray, "height width 3"]:
+        gl, size, side = self._gl, self.painter.size, self.SIDE * self.painter.size
+        self._forgive()
         sheet = np.empty((rows * size, side, 3), dtype=np.uint8)
         gl.glBindFramebuffer(gl.GL_READ_FRAMEBUFFER, self._buffer)
         gl.glReadBuffer(gl.GL_COLOR_ATTACHMENT0)
         gl.glPixelStorei(gl.GL_PACK_ALIGNMENT, 1)
         gl.glReadPixels(0, 0, side, rows * size, gl.GL_RGB, gl.GL_UNSIGNED_BYTE, sheet)
-        self._restore()
-        tiles = sheet.reshape(rows, size, self.SIDE, size, 3).swapaxes(1, 2)
-        # OpenGL counts rows from below.
-        self._done += list(tiles.reshape(-1, size, size, 3)[: self._drawn, ::-1])
-        self._drawn = 0
+        self.painter.restore()
+        return sheet
 
     def take(self) -> list[UInt8[np.ndarray, "size size 3"]]:
-        """All frames drawn since the last call, in order."""
-        if self._drawn:
-            self._read()
+        """All frames noted since the last call, in order."""
+        if self._noted:
+            self._develop()
         done, self._done = self._done, []
+        return done
+
+    def drop(self) -> None:
+        """Forget what was noted."""
+        self._noted, self._done = 0, []
+
+
+class Filmed(Env):
+    """An environment whose pictures MuJoCo draws."""
+
+    @abstractmethod
+    def __init__(self, *, shadow: int = 0) -> None:
+        super().__init__(shadow=shadow)
+        self._shadow = shadow
+        self._sheet: Sheet | None = None  # while frames are being taken
+
+    @abstractmethod
+    def subject(self) -> tuple[Any, Any, str | int]:
+        """MuJoCo's model and data, and the camera."""
+
+    def frame(self) -> UInt8[np.ndarray, "224 224 3"]:
+        model, data, camera = self.subject()
+        return painter(self.name, model, size=NATIVE_SIZE, shadow=self._shadow).paint(data, camera)
+
+    def shoot(self) -> None:
+        model, data, camera = self.subject()
+        if self._sheet is None:
+            self._sheet = sheet(self.name, model, size=NATIVE_SIZE, shadow=self._shadow)
+        self._sheet.note(data, camera)
+
+    def develop(self) -> list[UInt8[np.ndarray, "224 224 3"]]:
+        done = [] if self._sheet is None else self._sheet.take()
+        self._sheet = None
         return done
 
 
@@ -160,7 +236,7 @@ def sheet(kind: str, model: Any, *, size: int, shadow: int) -> Sheet:
     key = (kind, shadow)
     if key not in _sheets:
         _sheets[key] = Sheet(painter(kind, model, size=size, shadow=shadow))
-    _sheets[key].take()
+    _sheets[key].drop()
     return _sheets[key]
 
 

@@ -8,15 +8,14 @@ wrapped reading.
 
 import copy
 import functools
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Float, Int
 
 from sdjepa.envs import gl, library
-from sdjepa.envs.base import NATIVE_SIZE, Columns, Env, Policy
+from sdjepa.envs.base import Columns, Policy
 
 LINK_M = 0.12  # both links, finger included
 WRIST_RAD = 2.6  # aims stay off the wrist's stop at 2.79
@@ -26,7 +25,7 @@ DAMPING = np.array([0.2, 0.02])
 NOISE = 0.25  # standard deviation of the expert's action noise at noise 1
 
 
-class Reacher(Env):
+class Reacher(gl.Filmed):
     """Two torques, two joint angles; 0.04 s a step."""
 
     name = "reacher"
@@ -47,8 +46,6 @@ class Reacher(Env):
         super().__init__(shadow=shadow)
         self._env = copy.copy(_template())
         self._env.env = _own_physics(self._env.env)
-        self._shadow = shadow
-        self._sheet: Any = None  # while frames are being taken
         self.action_low = self._env.action_space.low.astype(np.float32)
         self.action_high = self._env.action_space.high.astype(np.float32)
         self._aim: np.ndarray | None = None
@@ -106,22 +103,9 @@ class Reacher(Env):
         gap = np.abs(self._env.env.physics.data.qpos - self._aim)
         return bool((gap < self._env.env.task.qpos_threshold).all())
 
-    def _painting(self, make: Callable[..., Any]) -> Any:
-        model = self._env.env.physics.model.ptr
-        return make(self.name, model, size=NATIVE_SIZE, shadow=self._shadow)
-
-    def frame(self) -> UInt8[np.ndarray, "224 224 3"]:
-        return self._painting(gl.painter).paint(self._env.env.physics.data.ptr, self._env.camera_id)
-
-    def shoot(self) -> None:
-        if self._sheet is None:
-            self._sheet = self._painting(gl.sheet)
-        self._sheet.draw(self._env.env.physics.data.ptr, self._env.camera_id)
-
-    def develop(self) -> list[UInt8[np.ndarray, "224 224 3"]]:
-        done = [] if self._sheet is None else self._sheet.take()
-        self._sheet = None
-        return done
+    def subject(self) -> tuple[Any, Any, str | int]:
+        physics = self._env.env.physics
+        return physics.model.ptr, physics.data.ptr, self._env.camera_id
 
     def policy(
         self, name: str, *, noise: float, rng: np.random.Generator, demos_given: Path | None = None
