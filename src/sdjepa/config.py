@@ -177,7 +177,8 @@ class Plan(Section):
     bounds: Literal["none", "clip"] = "none"  # clip: candidates stay inside the action space
     batch: int = Field(default=0, ge=0)  # tasks planned together on a GPU; 0 = as many as fit
     precision: Literal["fp32", "tf32", "bf16"] = "fp32"  # of the rollout, on a GPU
-    engine: Literal["eager", "graph", "compile"] = "eager"  # graph: one CUDA graph per iteration
+    # auto: graph on a GPU, eager elsewhere; graph: a round is one CUDA graph; compile: fused as well
+    engine: Literal["auto", "eager", "graph", "compile"] = "auto"
     seed: int = 42
 
     @model_validator(mode="after")

@@ -47,10 +47,10 @@ def bench(
     small: Annotated[
         bool, typer.Option("--small", help="Demo widths instead of the paper's.")
     ] = False,
-    compiled: Annotated[
-        bool, typer.Option("--compiled", help="Plan with compiled rollouts too, on a GPU.")
-    ] = False,
-    seconds: Annotated[float, typer.Option(help="Collect: length of one measurement.")] = 1.0,
+    seconds: Annotated[
+        float | None,
+        typer.Option(help="Plan: timed at most so long a way (5). Collect: one measurement (1)."),
+    ] = None,
     workers: Annotated[str, typer.Option(help="Collect: numbers of processes.")] = "1,4,16",
     envs: Annotated[str, typer.Option(help="Collect: environments; all, unless named.")] = "",
 ) -> None:
@@ -61,28 +61,41 @@ def bench(
     sdjepa bench plan --out results/bench-plan.json
     """
     if what == "collect":
-        _bench_collect(out, seconds=seconds, workers=workers, envs=envs)
+        _bench_collect(out, seconds=seconds or 1.0, workers=workers, envs=envs)
         return
+    if what == "plan":
+        _bench_plan(out, repeats=repeats, seconds=seconds or 5.0, small=small)
+        return
+    if what != "train":
+        raise UserError(f"unknown benchmark {what!r}; there are train, plan and collect")
+    from sdjepa.bench import bench_train
+
     with bar("benchmark") as progress:
-        if what == "train":
-            from sdjepa.bench import bench_train
-
-            result = bench_train(repeats=repeats, small=small, progress=progress)
-        elif what == "plan":
-            from sdjepa.bench_plan import SMALL_SEARCH, bench_plan
-
-            search = SMALL_SEARCH if small else {}
-            result = bench_plan(
-                repeats=repeats, small=small, compiled=compiled, progress=progress, **search
-            )
-        else:
-            raise UserError(f"unknown benchmark {what!r}; there are train, plan and collect")
+        result = bench_train(repeats=repeats, small=small, progress=progress)
     for line in result.lines():
         typer.echo(line)
     if out is not None:
         from sdjepa.runs import write_json
 
         said(write_json(out, result.as_json()))
+
+
+def _bench_plan(out: Path | None, *, repeats: int, seconds: float, small: bool) -> None:
+    from sdjepa.bench_plan import SMALL_SEARCH, bench_plan
+    from sdjepa.runs import write_json
+
+    search = SMALL_SEARCH if small else {}
+    result = None
+    for result in bench_plan(repeats=repeats, seconds=seconds, small=small, **search):
+        if len(result.timings) == 1:
+            typer.echo(result.head())
+        typer.echo(result.line(result.timings[-1]))
+        if out is not None:  # what is known survives whatever happens to the rest
+            write_json(out, result.as_json())
+    assert result is not None
+    typer.echo("\n".join(["", *result.lines()]))
+    if out is not None:
+        said(out)
 
 
 def _bench_collect(out: Path | None, *, seconds: float, workers: str, envs: str) -> None:

@@ -50,7 +50,7 @@ class CostModel(nn.Module):
             start = self.planner.encode(self._frames(info_dict, "pixels"))[:, None]
             goal = self.planner.encode(self._frames(info_dict, "goal"))
             past = start.new_zeros(len(start), 0, self.planner.block)
-            info_dict[KEPT], _ = self.planner._engine.prepare(start, past, goal)
+            info_dict[KEPT] = self.planner._engine.cost(start, past, goal)
         return info_dict[KEPT](action_candidates.to(self.planner.device))
 
     def criterion(self, info_dict: dict[str, Any], action_candidates: Tensor) -> Tensor:

@@ -98,9 +98,9 @@ class BatchPlanner:
         progress: Progress = silent,
     ) -> Float[np.ndarray, "tasks steps action"]:
         """Raw actions of the whole horizon for each task, to be executed in order."""
-        start = self.encode(frames)[:, None]
+        start, goal = self.encode(np.concatenate([frames, goals])).split(len(frames))
         past = start.new_zeros(len(frames), 0, self.block)
-        situation = Situation(start=start, past=past, goal=self.encode(goals))
+        situation = Situation(start=start[:, None], past=past, goal=goal)
         found = self.search(situation, streams=streams, progress=progress)
         return self.raw_actions(found.actions)
 
@@ -120,7 +120,12 @@ class BatchPlanner:
         first = situation.start.new_zeros(tasks, horizon, self.block)
         if guess is not None:
             first[:, : guess.shape[1]] = guess[:, :horizon]
-        size = self._tasks_at_once(situation, horizon)
+        size = self._engine.tasks_at_once(
+            situation.start,
+            situation.past,
+            situation.goal,
+            trial=first.new_zeros(1, settings.candidates, horizon, self.block),
+        )
         plans = []
         for low in range(0, tasks, size):
             part = slice(low, low + size)
@@ -140,17 +145,6 @@ class BatchPlanner:
         return Plan(
             actions=torch.cat([plan.actions for plan in plans]),
             best_cost=_join([plan.best_cost for plan in plans]),
-        )
-
-    def _tasks_at_once(self, situation: Situation, horizon: int) -> int:
-        one = situation.cut(slice(0, 1))
-        cost, _ = self._engine.prepare(one.start, one.past, one.goal)
-        return self._engine.tasks_at_once(
-            cost,
-            candidates=self.settings.candidates,
-            horizon=horizon,
-            block=self.block,
-            like=situation.start,
         )
 
     def raw_actions(

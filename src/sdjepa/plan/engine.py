@@ -6,7 +6,7 @@ task is bound by the launching of some hundred small kernels and not by their ar
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from functools import partial
+from functools import cache, partial
 from typing import Any, Protocol
 
 import torch
@@ -18,11 +18,14 @@ from sdjepa.errors import UserError
 from sdjepa.model.split import Parts
 from sdjepa.model.world_model import WorldModel
 from sdjepa.plan.costs import candidate_cost
-from sdjepa.plan.rollout import rollout
+from sdjepa.plan.rollout import Exit, KeysValues, Layer, rollout, run_block, run_exit, weights_of
 from sdjepa.plan.solvers import Cost, Step, as_it_is
 
 SHARE_OF_FREE_MEMORY = 0.6
 MOST_TASKS = 256
+MOST_RECORDINGS = 32  # kept; tasks that finish leave a smaller batch, which is recorded anew
+# A block of 1 to 3 tokens, with and without a cache, in each precision: more than torch's own 8.
+MOST_VARIANTS = 64
 
 
 class Dynamics(Protocol):
@@ -48,32 +51,91 @@ def _repeat(x: Tensor, count: int) -> Tensor:
     return x[:, None].expand(-1, count, *x.shape[1:]).flatten(0, 1)
 
 
-def _without_repetition(dynamics: Dynamics) -> Callable[..., Tensor]:
-    if not isinstance(dynamics, WorldModel):
-        return dynamics.rollout
+def _split_once(dynamics: Dynamics) -> Callable[[Tensor], Parts]:
+    """The model's split with a learned rotation solved for now, not at every round."""
+    if not isinstance(dynamics, WorldModel) or dynamics.split.tilt is None:
+        return dynamics.split
+    with torch.no_grad():
+        rotation = dynamics.split.rotation()
+    assert rotation is not None
+    k = dynamics.split.k
 
-    def roll(latents: Tensor, past_actions: Tensor, actions: Tensor) -> Tensor:
-        return rollout(dynamics, latents, past_actions, actions)
+    def split(latents: Tensor) -> Parts:
+        turned = latents.float() @ rotation.T
+        return Parts(progress=turned[..., :k], content=turned[..., k:])
 
-    return roll
+    return split
+
+
+@cache
+def compiled_parts(backend: str = "inductor") -> dict[str, Callable[..., Any]]:
+    """A block and the exit of the predictor, compiled for any batch.
+
+    Not the whole rollout: that is thirty copies of one block, and takes thirty times as long to
+    compile, again for every number of tasks and every horizon.
+    """
+    from torch import _dynamo  # which takes ten seconds to import
+
+    # The batch alone may vary: a token more or less is another kernel.
+    settings = {"recompile_limit": MOST_VARIANTS, "automatic_dynamic_shapes": False}
+    block = torch.compile(run_block, fullgraph=True, backend=backend)
+    leave = torch.compile(run_exit, fullgraph=True, backend=backend)
+
+    def any_block(
+        layer: Layer, x: Tensor, modulation: Tensor, before: KeysValues | None, last_only: bool
+    ) -> tuple[Tensor, KeysValues]:
+        for given in (x, modulation, *(before or ())):
+            _dynamo.mark_dynamic(given, 1)
+        with _dynamo.config.patch(settings):
+            return block(layer, x, modulation, before, last_only)
+
+    def any_leave(exit: Exit, x: Tensor) -> Tensor:
+        _dynamo.mark_dynamic(x, 0)
+        with _dynamo.config.patch(settings):
+            return leave(exit, x)
+
+    return {"block": any_block, "leave": any_leave}
 
 
 class Engine:
     """Evaluates candidates of many tasks at once."""
 
     def __init__(self, dynamics: Dynamics, settings: Settings, *, device: torch.device) -> None:
-        self._dynamics, self._settings, self._device = dynamics, settings, device
-        self._rollout = _without_repetition(dynamics)
-        self._recording = settings.engine != "eager" and device.type == "cuda"
-        if self._recording and isinstance(dynamics, WorldModel) and dynamics.split.tilt is not None:
-            raise UserError("a learned split cannot be recorded; use --set plan.engine=eager")
-        if self._recording and settings.engine == "compile":
-            self._rollout = torch.compile(self._rollout, dynamic=False)
+        self._settings, self._device = settings, device
+        cuda = device.type == "cuda"
+        # A rotation inside the predictor's conditions is solved for at every token, on the host.
+        ours = isinstance(dynamics, WorldModel)
+        solves = ours and dynamics.polar is not None and dynamics.split.tilt is not None
+        if solves and cuda and settings.engine in ("graph", "compile"):
+            raise UserError(
+                "a learned split that steers the predictor cannot be recorded; "
+                "use --set plan.engine=eager"
+            )
+        self._recording = cuda and settings.engine != "eager" and not solves
+        self._half = cuda and settings.precision == "bf16"
+        self._split = _split_once(dynamics)
+        self._autocast = self._half and not ours
+        self._plain = self._rollout = dynamics.rollout
+        if ours:
+            weights = weights_of(dynamics, torch.bfloat16 if self._half else None)
+            self._plain = self._rollout = partial(rollout, weights)
+            if self._recording and settings.engine == "compile" and settings.solver != "gradient":
+                self._rollout = partial(rollout, weights, **compiled_parts())
         self._held: dict[tuple[Any, ...], tuple[Tensor, ...]] = {}
         self._replays: dict[tuple[Any, ...], _Replay] = {}
-        self._fits: dict[tuple[int, int], int] = {}
-        # Recordings never run at the same time, so all may use the memory of the largest.
+        self._fits: dict[tuple[int, ...], int] = {}
+        # Recordings never run at the same time, so all may use the memory of the largest. What one
+        # leaves behind is read before another runs.
         self._pool = torch.cuda.graph_pool_handle() if self._recording else None
+
+    def cost(
+        self,
+        start: Float[Tensor, "tasks context latent"],
+        past: Float[Tensor, "tasks past block"],
+        goal: Float[Tensor, "tasks latent"],
+    ) -> Cost:
+        """The cost of candidates from here to there, as long as the caller keeps it."""
+        return partial(self._cost, self._rollout, start, past, goal)
 
     def prepare(
         self,
@@ -81,21 +143,24 @@ class Engine:
         past: Float[Tensor, "tasks past block"],
         goal: Float[Tensor, "tasks latent"],
     ) -> tuple[Cost, Callable[[Step], Step]]:
-        """The cost of candidates from here to there, and what speeds up a round that uses it."""
+        """The cost of candidates, until the next call, and what speeds up a round that uses it."""
         if not self._recording or self._settings.solver == "gradient":
-            return partial(self._cost, start, past, goal), as_it_is
+            return self.cost(start, past, goal), as_it_is
         # A recorded round reads fixed places in memory: new tasks are copied there.
         key = (start.shape, past.shape)
         if key not in self._held:
             self._held[key] = (start.clone(), past.clone(), goal.clone())
         for held, new in zip(self._held[key], (start, past, goal), strict=True):
             held.copy_(new)
-        return partial(self._cost, *self._held[key]), partial(self._accelerate, key)
+        return self.cost(*self._held[key]), partial(self._accelerate, key)
 
     def _accelerate(self, key: tuple[Any, ...], step: Step) -> Step:
         def replayed(*inputs: Tensor) -> tuple[Tensor, ...]:
             place = (*key, *(tuple(x.shape) for x in inputs))
             if place not in self._replays:
+                if len(self._replays) == MOST_RECORDINGS:
+                    self._replays.clear()
+                    self._pool = torch.cuda.graph_pool_handle()  # an emptied one is not reused
                 self._replays[place] = _Replay(step, inputs, pool=self._pool)
             return self._replays[place](*inputs)
 
@@ -103,6 +168,7 @@ class Engine:
 
     def _cost(
         self,
+        roll: Callable[..., Tensor],
         start: Float[Tensor, "tasks context latent"],
         past: Float[Tensor, "tasks past block"],
         goal: Float[Tensor, "tasks latent"],
@@ -110,12 +176,9 @@ class Engine:
     ) -> Float[Tensor, "tasks candidates"]:
         tasks, count = candidates.shape[:2]
         with self.precision():
-            reached = self._rollout(
-                _repeat(start, count), _repeat(past, count), candidates.flatten(0, 1)
-            )
+            reached = roll(_repeat(start, count), _repeat(past, count), candidates.flatten(0, 1))
         reached = reached.to(goal.dtype).view(tasks, count, *reached.shape[1:])
-        split = self._dynamics.split
-        return candidate_cost(split(reached), split(goal), settings=self._settings)
+        return candidate_cost(self._split(reached), self._split(goal), settings=self._settings)
 
     @contextmanager
     def precision(self) -> Iterator[None]:
@@ -126,15 +189,20 @@ class Engine:
         before = torch.get_float32_matmul_precision()
         exact = self._settings.precision == "fp32"
         torch.set_float32_matmul_precision("highest" if exact else "high")
-        half = self._settings.precision == "bf16"
         try:
-            with torch.autocast("cuda", torch.bfloat16) if half else nullcontext():
+            # Ours has its weights in half precision already; another's are cast at every round.
+            with torch.autocast("cuda", torch.bfloat16) if self._autocast else nullcontext():
                 yield
         finally:
             torch.set_float32_matmul_precision(before)
 
     def tasks_at_once(
-        self, cost: Cost, *, candidates: int, horizon: int, block: int, like: Tensor
+        self,
+        start: Float[Tensor, "tasks context latent"],
+        past: Float[Tensor, "tasks past block"],
+        goal: Float[Tensor, "tasks latent"],
+        *,
+        trial: Float[Tensor, "1 candidates horizon block"],
     ) -> int:
         """How many tasks share a batch: one on the CPU, as many as fit on a GPU.
 
@@ -145,18 +213,21 @@ class Engine:
             return 1
         if self._settings.batch:
             return self._settings.batch
-        if (candidates, horizon) not in self._fits:
-            trial = like.new_zeros(1, candidates, horizon, block)
-            trial.requires_grad_(self._settings.solver == "gradient")
+        key = (start.shape[1], *trial.shape)
+        if key not in self._fits:
+            trial = trial.detach().requires_grad_(self._settings.solver == "gradient")
             torch.cuda.reset_peak_memory_stats(self._device)
             before = torch.cuda.memory_allocated(self._device)
             with torch.set_grad_enabled(trial.requires_grad):
-                cost(trial)
+                self._cost(self._plain, start[:1], past[:1], goal[:1], trial)
             needed = torch.cuda.max_memory_allocated(self._device) - before
             free, _ = torch.cuda.mem_get_info(self._device)
+            # torch holds on to memory nobody uses and hands it out again.
+            free += torch.cuda.memory_reserved(self._device)
+            free -= torch.cuda.memory_allocated(self._device)
             fitting = int(SHARE_OF_FREE_MEMORY * free / max(needed, 1))
-            self._fits[candidates, horizon] = max(1, min(MOST_TASKS, fitting))
-        return self._fits[candidates, horizon]
+            self._fits[key] = max(1, min(MOST_TASKS, fitting))
+        return self._fits[key]
 
 
 class _Replay:
@@ -171,7 +242,8 @@ class _Replay:
                 step(*self._inputs)
         torch.cuda.current_stream().wait_stream(side)
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph, pool=pool):
+        # Threads that load data may talk to the GPU meanwhile.
+        with torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
             self._outputs = step(*self._inputs)
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:

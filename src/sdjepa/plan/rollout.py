@@ -4,11 +4,17 @@ The predictor sees a window of at most `history` latents. While the window grows
 not change (attention is causal), so their keys and values are kept and one new token is computed
 per step. Once the window slides, positions are counted from 0 again and every token is new. In
 either case only the last token's output is read, so the last block computes queries and MLP for it
-alone; and what a token's condition does to every block is computed once, when the token appears.
+alone. What actions do to every block is one matrix product for all tokens and blocks.
 
     tokens of a five-block rollout from one frame     1 + 2 + 3 + 3 + 3 = 12
     computed here                                     1 + 1 + 1 + 3 + 3 =  9
+
+Tokens come first, (tokens, batch, width): a window is then a slice, whatever the horizon, and a
+compiled block serves all of them.
 """
+
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -18,144 +24,261 @@ from torch import Tensor
 from sdjepa.model.layers import ConditionedBlock
 from sdjepa.model.world_model import WorldModel
 
-Cache = list[tuple[Tensor, Tensor]]  # keys and values of each block, (batch, heads, tokens, dim)
-Modulations = list[Tensor]  # of each block, (batch, tokens, 6 * width)
-FP32 = torch.float32
+KeysValues = tuple[Tensor, Tensor]  # of one block, each (tokens, batch, heads, dim)
+
+
+class Layer(NamedTuple):
+    """The tensors of one block; plain tensors, so that one compiled block serves all six."""
+
+    heads: int
+    norm_attention: tuple[Tensor, Tensor]  # weight and bias
+    qkv: Tensor
+    out: tuple[Tensor, Tensor]
+    norm_mlp: tuple[Tensor, Tensor]
+    up: tuple[Tensor, Tensor]
+    down: tuple[Tensor, Tensor]
+
+
+class Exit(NamedTuple):
+    """From the last token to the next latent, BatchNorm folded into the product before it."""
+
+    norm: tuple[Tensor, Tensor]
+    leave: tuple[Tensor, Tensor] | None
+    up: tuple[Tensor, Tensor]
+    down: tuple[Tensor, Tensor]
+
+
+class Weights(NamedTuple):
+    """A model made ready for rollouts: matrices in the type products are computed in."""
+
+    model: WorldModel
+    layers: tuple[Layer, ...]
+    exit: Exit
+    action: tuple[Tensor, Tensor]  # the action encoder's first two products, which are one
+    embedding: tuple[Tensor, Tensor]
+    modulation: tuple[Tensor, Tensor]  # of all blocks, one above the other
+
+
+Block = Callable[..., tuple[Tensor, KeysValues]]
+Leave = Callable[[Exit, Tensor], Tensor]
+
+
+@torch.no_grad()
+def weights_of(model: WorldModel, dtype: torch.dtype | None = None) -> Weights:
+    """Weights as they are now; `dtype` is of the large matrices, None keeps the model's own."""
+    assert not model.training, "dropout would differ between a cached token and a computed one"
+
+    def cast(*tensors: Tensor) -> tuple[Tensor, Tensor]:
+        weight, bias = (t.detach().to(dtype or t.dtype) for t in tensors)
+        return weight, bias
+
+    def kept(*tensors: Tensor) -> tuple[Tensor, Tensor]:
+        weight, bias = (t.detach() for t in tensors)
+        return weight, bias
+
+    blocks = [b for b in model.predictor.blocks if isinstance(b, ConditionedBlock)]
+    layers = tuple(
+        Layer(
+            heads=block.attention.heads,
+            norm_attention=kept(block.norm_attention.weight, block.norm_attention.bias),
+            qkv=block.attention.qkv.weight.detach().to(dtype or block.attention.qkv.weight.dtype),
+            out=cast(block.attention.out.weight, block.attention.out.bias),
+            norm_mlp=kept(block.norm_mlp.weight, block.norm_mlp.bias),
+            up=cast(block.mlp.up.weight, block.mlp.up.bias),
+            down=cast(block.mlp.down.weight, block.mlp.down.bias),
+        )
+        for block in blocks
+    )
+    predictor, projector, encoder = (
+        model.predictor,
+        model.prediction_projector,
+        model.action_encoder,
+    )
+    norm, leave = projector.norm, predictor.leave
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    stretch = norm.weight * torch.rsqrt(norm.running_var + norm.eps)
+    return Weights(
+        model=model,
+        layers=layers,
+        exit=Exit(
+            norm=kept(predictor.norm.weight, predictor.norm.bias),
+            leave=cast(leave.weight, leave.bias) if isinstance(leave, torch.nn.Linear) else None,
+            up=cast(
+                projector.up.weight * stretch[:, None],
+                (projector.up.bias - norm.running_mean) * stretch + norm.bias,
+            ),
+            down=cast(projector.down.weight, projector.down.bias),
+        ),
+        # Ten numbers in are no multiple of the 16 bytes tensor cores like: never in half precision.
+        action=kept(
+            encoder.up.weight @ encoder.squeeze.weight,
+            encoder.up.weight @ encoder.squeeze.bias + encoder.up.bias,
+        ),
+        embedding=cast(encoder.down.weight, encoder.down.bias),
+        modulation=cast(
+            torch.cat([block.modulation.weight for block in blocks]),
+            torch.cat([block.modulation.bias for block in blocks]),
+        ),
+    )
 
 
 def rollout(
-    model: WorldModel,
+    weights: Weights,
     latents: Float[Tensor, "batch context latent"],
     past_actions: Float[Tensor, "batch past block"],
     actions: Float[Tensor, "batch horizon block"],
+    *,
+    block: Block | None = None,  # compiled ones, where there are any
+    leave: Leave | None = None,
 ) -> Float[Tensor, "batch horizon latent"]:
     """Latents reached by `actions`; `past_actions` led from each context latent to the next."""
-    assert not model.training, "dropout would differ between a cached token and a computed one"
-    history = model.config.history
-    embedded = model.embed_actions(torch.cat([past_actions, actions], dim=1))
-    window = latents[:, -history:]
-    begin = latents.shape[1] - window.shape[1]
-    here = latents.shape[1]
-    modulations = _modulations(model, window, embedded[:, begin:here])
-    cache: Cache | None = None
-    path = []
-    for step in range(actions.shape[1]):
-        grown = cache is not None
-        position = window.shape[1] - 1 if grown else 0
-        tokens = window[:, position:]
-        cut = [layer[:, position:] for layer in modulations]
-        new, cache = _last(model, tokens, cut, position=position, cache=cache)
-        path.append(new)
-        if step + 1 == actions.shape[1]:
-            break
-        slides = window.shape[1] == history
-        drop = 1 if slides else 0
-        cache = None if slides else cache
-        fresh = _modulations(model, new[:, None], embedded[:, here + step : here + step + 1])
-        window = torch.cat([window[:, drop:], new[:, None]], dim=1)
-        modulations = [
-            torch.cat([layer[:, drop:], more], dim=1)
-            for layer, more in zip(modulations, fresh, strict=True)
-        ]
-    return torch.stack(path, dim=1)
+    model, block, leave = weights.model, block or run_block, leave or run_exit
+    history, context = model.config.history, latents.shape[1]
+    given = torch.cat([past_actions, actions], dim=1).transpose(0, 1)
+    embedded = _linear(F.silu(F.linear(given, *weights.action)), weights.embedding)
+    path = list(latents.unbind(dim=1))
+    # Angle and radius of a predicted latent steer too, where `polar` is on: known when it is.
+    known = _modulation(weights, None, embedded) if model.polar is None else None
+    steered: list[Tensor] = []
+    cache: list[KeysValues] | None = None
+    for here in range(context, context + actions.shape[1]):
+        low = max(0, here - history)
+        if known is None:
+            for token in range(len(steered), here):
+                steered.append(_modulation(weights, path[token][None], embedded[token][None]))
+        # Positions have moved when the window slides, and with them every token.
+        first = low if cache is None or low > 0 else here - 1
+        if first == low:
+            cache = None
+        modulation = known[first:here] if known is not None else torch.cat(steered[first:here])
+        x = torch.stack(path[first:here])
+        x = x + model.predictor.position[0, first - low : here - low, None]
+        x, cache = _blocks(weights, x, modulation, cache=cache, block=block)
+        path.append(leave(weights.exit, x[-1]).to(latents.dtype))
+    return torch.stack(path[context:], dim=1)
 
 
-def _modulations(
-    model: WorldModel,
-    latents: Float[Tensor, "batch tokens latent"],
-    embedded: Float[Tensor, "batch tokens latent"],
-) -> Modulations:
-    condition = model.predictor.enter_condition(model._condition(latents, embedded))
-    condition = F.silu(condition)
-    return [block.modulation(condition) for block in _blocks(model)]
+def _modulation(
+    weights: Weights,
+    latents: Float[Tensor, "tokens batch latent"] | None,
+    embedded: Float[Tensor, "tokens batch latent"],
+) -> Float[Tensor, "tokens batch shifts_scales_gates"]:
+    """What the conditions of tokens do to all blocks."""
+    condition = embedded
+    if latents is not None:
+        condition = weights.model._condition(latents, embedded.to(latents.dtype))
+    enter = weights.model.predictor.enter_condition
+    if isinstance(enter, torch.nn.Linear):
+        condition = F.linear(condition.to(enter.weight.dtype), enter.weight, enter.bias)
+    return _linear(F.silu(condition), weights.modulation)
 
 
-def _blocks(model: WorldModel) -> list[ConditionedBlock]:
-    return [block for block in model.predictor.blocks if isinstance(block, ConditionedBlock)]
-
-
-def _last(
-    model: WorldModel,
-    latents: Float[Tensor, "batch tokens latent"],
-    modulations: Modulations,
+def _blocks(
+    weights: Weights,
+    x: Float[Tensor, "tokens batch latent"],
+    modulation: Float[Tensor, "tokens batch shifts_scales_gates"],
     *,
-    position: int,
-    cache: Cache | None,
-) -> tuple[Float[Tensor, "batch latent"], Cache]:
-    """The prediction at the last of `latents`, which stand at `position` and after it."""
-    predictor = model.predictor
-    places = predictor.position[:, position : position + latents.shape[1]]
-    x = predictor.enter(latents + places)
-    kept: Cache = []
-    blocks = _blocks(model)
-    for number, (block, modulation) in enumerate(zip(blocks, modulations, strict=True)):
+    cache: list[KeysValues] | None,
+    block: Block,
+) -> tuple[Float[Tensor, "queries batch width"], list[KeysValues]]:
+    x = weights.model.predictor.enter(x)
+    parts = modulation.chunk(len(weights.layers), dim=-1)
+    kept = []
+    for number, (layer, part) in enumerate(zip(weights.layers, parts, strict=True)):
+        # With one token the last block is like the others: one compiled variant less.
+        last_only = len(x) > 1 and number + 1 == len(weights.layers)
         before = cache[number] if cache is not None else None
-        x, keys_values = _block(
-            block, x, modulation, before=before, last_only=number + 1 == len(blocks)
-        )
+        x, keys_values = block(layer, x, part, before, last_only)
         kept.append(keys_values)
-    new = model.prediction_projector(predictor.leave(predictor.norm(x[:, -1])))
-    return new, kept
+    return x, kept
 
 
-def _block(
-    block: ConditionedBlock,
-    x: Float[Tensor, "batch tokens width"],
-    modulation: Float[Tensor, "batch tokens six_widths"],
-    *,
-    before: tuple[Tensor, Tensor] | None,
+def run_block(
+    layer: Layer,
+    x: Float[Tensor, "tokens batch width"],
+    modulation: Float[Tensor, "tokens batch six_widths"],
+    before: KeysValues | None,
     last_only: bool,
-) -> tuple[Float[Tensor, "batch queries width"], tuple[Tensor, Tensor]]:
+) -> tuple[Float[Tensor, "queries batch width"], KeysValues]:
     """`ConditionedBlock.forward` for tokens whose predecessors' keys and values are `before`."""
-    attention = block.attention
     shift, scale = modulation.chunk(6, dim=-1)[:2]
-    plain = F.layer_norm(x, x.shape[-1:], eps=1e-6)
-    normed = block.norm_attention(plain * (1 + scale) + shift)
-    batch, tokens, _ = x.shape
+    normed = _steer(x, scale, shift, layer.norm_attention).to(layer.qkv.dtype)
+    tokens, batch, _ = x.shape
     if last_only:
-        x, modulation = x[:, -1:], modulation[:, -1:]
-        width = attention.qkv.weight.shape[0] // 3
-        q = F.linear(normed[:, -1:], attention.qkv.weight[:width])
-        kv = F.linear(normed, attention.qkv.weight[width:])
-        q = q.view(batch, 1, attention.heads, -1).transpose(1, 2)
-        k, v = kv.view(batch, tokens, 2, attention.heads, -1).permute(2, 0, 3, 1, 4)
+        x, modulation = x[-1:], modulation[-1:]
+        inner = layer.qkv.shape[0] // 3
+        q = F.linear(normed[-1:], layer.qkv[:inner]).view(1, batch, layer.heads, -1)
+        kv = F.linear(normed, layer.qkv[inner:]).view(tokens, batch, 2, layer.heads, -1)
+        k, v = kv.unbind(dim=2)
     else:
-        qkv = attention.qkv(normed).view(batch, tokens, 3, attention.heads, -1)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4)
+        qkv = F.linear(normed, layer.qkv).view(tokens, batch, 3, layer.heads, -1)
+        q, k, v = qkv.unbind(dim=2)
     if before is not None:
-        k, v = torch.cat([before[0], k], dim=2), torch.cat([before[1], v], dim=2)
-    mixed = attend(q, k, v) if q.is_cuda else _fused(q, k, v)
+        k, v = torch.cat([before[0], k]), torch.cat([before[1], v])
+    if len(k) == 1:
+        mixed = v  # a token alone attends to itself
+    else:
+        mixed = attend(q, k, v) if q.is_cuda else _fused(q, k, v)
     _, _, gate, shift, scale, gate_mlp = modulation.chunk(6, dim=-1)
-    x = x + gate * attention.out(mixed.transpose(1, 2).reshape(batch, q.shape[2], -1))
+    x = x + gate * _linear(mixed.flatten(2), layer.out)
+    normed = _steer(x, scale, shift, layer.norm_mlp)
+    return x + gate_mlp * _linear(_gelu(normed, layer.up), layer.down), (k, v)
+
+
+def run_exit(exit: Exit, x: Float[Tensor, "batch width"]) -> Float[Tensor, "batch latent"]:
+    """The latent a last token predicts."""
+    x = F.layer_norm(x, x.shape[-1:], *exit.norm)
+    if exit.leave is not None:
+        x = _linear(x, exit.leave)
+    return _linear(_gelu(x, exit.up), exit.down)
+
+
+def _steer(x: Tensor, scale: Tensor, shift: Tensor, norm: tuple[Tensor, Tensor]) -> Tensor:
     plain = F.layer_norm(x, x.shape[-1:], eps=1e-6)
-    return x + gate_mlp * block.mlp(block.norm_mlp(plain * (1 + scale) + shift)), (k, v)
+    return F.layer_norm(plain * (1 + scale) + shift, x.shape[-1:], *norm)
+
+
+def _linear(x: Tensor, layer: tuple[Tensor, Tensor]) -> Tensor:
+    return F.linear(x.to(layer[0].dtype), *layer)
+
+
+def _gelu(x: Tensor, layer: tuple[Tensor, Tensor]) -> Tensor:
+    """GELU of a product."""
+    weight, bias = layer
+    if weight.dtype != torch.bfloat16 or torch.is_grad_enabled():  # the other has no derivative
+        return F.gelu(_linear(x, layer))
+    # Inside the product's kernel: as its own it would read and write 2048 numbers a token again.
+    # It is the tanh form, off by at most 5e-4, an eighth of a bfloat16's rounding at 1.
+    rows = x.to(weight.dtype).flatten(0, -2)
+    product = torch.ops.aten._addmm_activation(bias, rows, weight.t(), use_gelu=True)
+    return product.view(*x.shape[:-1], -1)
 
 
 def _fused(
-    q: Float[Tensor, "batch heads queries dim"],
-    k: Float[Tensor, "batch heads tokens dim"],
-    v: Float[Tensor, "batch heads tokens dim"],
-) -> Float[Tensor, "batch heads queries dim"]:
+    q: Float[Tensor, "queries batch heads dim"],
+    k: Float[Tensor, "tokens batch heads dim"],
+    v: Float[Tensor, "tokens batch heads dim"],
+) -> Float[Tensor, "queries batch heads dim"]:
     # A single query is the newest token and may look at everything.
-    return F.scaled_dot_product_attention(q, k, v, is_causal=q.shape[2] > 1)
+    q, k, v = (t.permute(1, 2, 0, 3) for t in (q, k, v))
+    mixed = F.scaled_dot_product_attention(q, k, v, is_causal=q.shape[2] > 1)
+    return mixed.permute(2, 0, 1, 3)
 
 
 def attend(
-    q: Float[Tensor, "batch heads queries dim"],
-    k: Float[Tensor, "batch heads tokens dim"],
-    v: Float[Tensor, "batch heads tokens dim"],
-) -> Float[Tensor, "batch heads queries dim"]:
+    q: Float[Tensor, "queries batch heads dim"],
+    k: Float[Tensor, "tokens batch heads dim"],
+    v: Float[Tensor, "tokens batch heads dim"],
+) -> Float[Tensor, "queries batch heads dim"]:
     """Causal attention of at most a few tokens, written out.
 
     A GPU's fused kernels work in tiles of 64 to 128 tokens; on three they would spend more time on
     padding than all matrix products of the rollout together.
     """
-    with torch.autocast(q.device.type, enabled=False):  # which would copy the products to float32
-        scores = (q[:, :, :, None] * k[:, :, None]).sum(
-            -1, dtype=torch.promote_types(q.dtype, FP32)
-        )
-        scores = scores * q.shape[-1] ** -0.5
-        if q.shape[2] > 1:
-            later = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).triu(1)
-            scores = scores.masked_fill(later, -torch.inf)
-        return (scores.softmax(-1)[..., None].to(v.dtype) * v[:, :, None]).sum(3)
+    scores = (q[:, None] * k[None]).sum(-1, dtype=torch.promote_types(q.dtype, torch.float32))
+    scores = scores * q.shape[-1] ** -0.5
+    if len(q) > 1:
+        later = torch.ones(len(q), len(k), dtype=torch.bool, device=q.device).triu(1)
+        scores = scores.masked_fill(later[..., None, None], -torch.inf)
+    return (scores.softmax(1)[..., None].to(v.dtype) * v[None]).sum(1)
