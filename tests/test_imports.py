@@ -34,6 +34,7 @@ BESIDE = {
     "bench_draw": "cli",
     "bench_plan": "cli",
     "bench_train": "cli",
+    "bench_ways": "cli",
     "demo": "cli",
     "doctor": "cli",
     "__main__": "cli",

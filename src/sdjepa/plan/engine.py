@@ -115,7 +115,8 @@ class Engine:
         self._half = cuda and settings.precision == "bf16"
         self._split = _split_once(dynamics)
         self._autocast = self._half and not ours
-        self._plain = self._rollout = dynamics.rollout
+        self._plain: Callable[..., Tensor] = dynamics.rollout
+        self._rollout: Callable[..., Tensor] = dynamics.rollout
         if ours:
             weights = weights_of(dynamics, torch.bfloat16 if self._half else None)
             self._plain = self._rollout = partial(rollout, weights)
