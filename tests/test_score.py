@@ -13,7 +13,8 @@ import torch
 from scipy.stats import binomtest
 
 from sdjepa import compare as comparing
-from sdjepa.config import Plan, Score, resolve
+from sdjepa.config import Collect, Plan, Score, resolve
+from sdjepa.data.collect import collect
 from sdjepa.data.episodes import Episodes
 from sdjepa.data.pack import write_pack
 from sdjepa.envs.base import make
@@ -479,8 +480,34 @@ def test_the_command_line_scores_sweeps_and_compares(a_run: Path, sdjepa, tmp_pa
     code, out, err = sdjepa("compare", a_run, other, "--markdown")
     assert code == 0, err
     assert out.count("|") == 9 * 4
+    before = sorted((a_run / "scores").iterdir())
     code, out, err = sdjepa("score", a_run, "--sweep")
-    assert (code, "steps after its start" in err) == (2, True)  # episodes of 40 steps
+    assert (code, "each needs 50 steps after its start" in err) == (2, True)  # episodes of 40 steps
+    assert sorted((a_run / "scores").iterdir()) == before
+
+
+def test_a_sweep_scores_every_offset_with_tasks_and_a_budget_of_its_own(
+    a_run: Path, sdjepa, tmp_path: Path
+):
+    settings = Collect(env="tworoom", episodes=6, steps=110, size=28, workers=1, test_share=0.5)
+    data = collect(settings, tmp_path / "long")
+    words = ("--sweep", "--protocol", "strict", "--tasks", 2, "--data", data, "--iterations", 1)
+    code, out, err = sdjepa("score", a_run, *words)
+    assert code == 0, err
+    files = [Path(word) for word in out.split() if word.endswith(".json")]
+    found = [read_json(path) for path in files]
+    assert [path.name for path in files] == [
+        f"strict-content-cem-o{offset}.json" for offset in (25, 50, 75, 100)
+    ]
+    assert [f["config"]["score"]["budget"] for f in found] == [50, 100, 150, 200]
+    assert [{row["offset"] for row in f["tasks"]} for f in found] == [{25}, {50}, {75}, {100}]
+    # A goal a hundred steps away is reached by its own hundred actions: the budget is the offset's.
+    assert [f["floors"]["replay"] for f in found] == [100.0] * 4
+    assert len({f["protocol_hash"] for f in found}) == 4
+    # The planner acts to the end of each budget: a plan of five blocks at every 25 steps.
+    for f, budget in zip(found, (50, 100, 150, 200), strict=True):
+        plans = sum(-(-(row["steps_to_success"] or budget) // 25) for row in f["tasks"])
+        assert f["num_plans"] == plans
 
 
 def test_naming_a_protocol_means_its_own_numbers(a_run: Path, sdjepa):

@@ -157,6 +157,18 @@ def strict_tasks(
     return sorted(tasks, key=lambda task: (task.episode, task.start))
 
 
+def check_sweep(data: Episodes, settings: Score) -> None:
+    """Refuse a sweep before its first plan where the episodes are too short for its last."""
+    if "pack" in data.info:
+        return
+    held_out = settings.protocol == "strict"
+    lengths = data.lengths[data.episode_ids("test")] if held_out else data.lengths
+    for offset in SWEEP_OFFSETS:
+        starts = int(np.maximum(lengths - offset, 0).sum()) - (not held_out)
+        if starts < settings.tasks:
+            raise UserError(_too_few(starts, settings.tasks, offset, lengths))
+
+
 def _too_few(found: int, count: int, offset: int, lengths: np.ndarray) -> str:
     median = int(np.median(lengths)) if len(lengths) else 0
     return (

@@ -41,7 +41,8 @@ def score(
     sdjepa score runs/a2 --protocol strict --tasks 100 --cost full
     """
     from sdjepa.config import BUDGET_PER_OFFSET, PROTOCOL_TASKS, change
-    from sdjepa.score import SWEEP_OFFSETS
+    from sdjepa.data.episodes import Episodes
+    from sdjepa.score import SWEEP_OFFSETS, check_sweep
     from sdjepa.score import score as work
     from sdjepa.train.checkpoint import load_config
     from sdjepa.train.loop import pick_device
@@ -58,6 +59,8 @@ def score(
         asked["score.budget"] = budget or BUDGET_PER_OFFSET * offset
     flags = [f"{key}={value}" for key, value in asked.items() if value is not None]
     config = change(load_config(run, checkpoint), [*flags, *sets])
+    if sweep:
+        check_sweep(Episodes.open(data or Path(config.data.path)), config.score)
     paths = []
     for apart in SWEEP_OFFSETS if sweep else (config.score.offset,):
         span = budget or (BUDGET_PER_OFFSET * apart if sweep else config.score.budget)
