@@ -3,9 +3,10 @@
 import torch
 from torch import Tensor
 
+from sdjepa import ranks
 from sdjepa.config import Config, Model, Objectives
 from sdjepa.model.world_model import WorldModel, build
-from sdjepa.objectives.total import Scene, draws, observe
+from sdjepa.objectives.total import Scene, draws, extent, observe
 from sdjepa.seeds import stream
 
 SIZES = {
@@ -74,4 +75,12 @@ def noise(*shape: int, seed: int = 0) -> Tensor:
 def scene_of(
     model: WorldModel, settings: Objectives, batch: dict[str, Tensor], *, step: int = 0
 ) -> Scene:
-    return observe(model, settings, **batch, draw=draws(0, step, device=torch.device("cpu")))
+    rows, time = batch["frames"].shape[:2]
+    drawn = draws(
+        settings,
+        extent(model.config, rows=rows * ranks.world_size(), time=time),
+        seed=0,
+        step=step,
+        device=torch.device("cpu"),
+    )
+    return observe(model, settings, **batch, drawn=drawn)

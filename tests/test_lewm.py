@@ -18,7 +18,7 @@ from sdjepa.interop.lewm import export_lewm, import_lewm
 from sdjepa.interop.lewm_keys import from_lewm, lewm_config, places, to_lewm
 from sdjepa.interop.lewm_peer import instantiate
 from sdjepa.model.world_model import WorldModel, count_parameters
-from sdjepa.objectives.total import draws, losses, observe
+from sdjepa.objectives.total import draws, extent, losses, observe
 from sdjepa.runs import Run
 from sdjepa.seeds import derive, stream
 from sdjepa.train.checkpoint import load_checkpoint
@@ -116,7 +116,9 @@ def test_loss_gradients_and_running_statistics_agree(pair: tuple[WorldModel, tor
     ours, theirs = (model.train() for model in pair)
     batch = windows()
     settings = resolve(rung="A0").objectives
-    scene = observe(ours, settings, **batch, draw=draws(3, 0, device=torch.device("cpu")))
+    of = extent(ours.config, rows=len(batch["frames"]), time=4)
+    drawn = draws(settings, of, seed=3, step=0, device=torch.device("cpu"))
+    scene = observe(ours, settings, **batch, drawn=drawn)
     found = losses(scene)
     info = theirs.encode({"pixels": normalised(batch["frames"]), "action": batch["actions"]})
     emb = info["emb"]

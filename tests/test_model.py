@@ -157,7 +157,7 @@ def test_patches_are_the_pixels_a_convolution_would_see():
         pixels.permute(0, 3, 1, 2), kernel, encoder.embed.bias, stride=7
     )
     assert_close(
-        encoder.embed(encoder.patches(frames)),
+        encoder.embed(encoder.normalise(encoder.unfold(frames))),
         convolved.flatten(2).transpose(1, 2),
         atol=1e-5,
         rtol=1e-5,
@@ -167,7 +167,7 @@ def test_patches_are_the_pixels_a_convolution_would_see():
 def test_pixels_are_normalised_as_imagenet():
     encoder = small_model().encoder
     white = torch.full((1, 28, 28, 3), 255, dtype=torch.uint8)
-    first = encoder.patches(white)[0, 0].view(3, 14 * 14)[:, 0]
+    first = encoder.normalise(encoder.unfold(white))[0, 0].view(3, 14 * 14)[:, 0]
     mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
     assert_close(first, (1 - mean) / std)
 

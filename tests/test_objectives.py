@@ -14,6 +14,8 @@ from sdjepa.config import Model, Objectives, Train
 from sdjepa.model.world_model import WorldModel
 from sdjepa.objectives import progress, total
 from sdjepa.objectives.progress import (
+    draw_paper,
+    draw_ref,
     first_anchor,
     margin_triplet,
     order,
@@ -21,6 +23,7 @@ from sdjepa.objectives.progress import (
     triplet_paper,
     triplet_ref,
 )
+from sdjepa.objectives.scene import Extent
 from sdjepa.objectives.sigreg import directions, quadrature, sigreg
 from sdjepa.objectives.total import TERMS, losses, weights
 from sdjepa.objectives.trajectory import bend, prediction_error
@@ -166,23 +169,36 @@ def test_invalid_triplets_are_left_out_of_mean_and_gradient():
     assert (gradient(value, anchor)[~valid] == 0).all()
 
 
+def extent_of(latents: Tensor) -> Extent:
+    return Extent(rows=len(latents), time=latents.shape[1], content=1)
+
+
+def ref(latents: Tensor, seed: int = 0, *, margin: float, radius: int) -> Tensor:
+    drawn = draw_ref(extent_of(latents), stream(seed, "t"), radius=radius)
+    return triplet_ref(latents, drawn, margin=margin, radius=radius)
+
+
+def paper(latents: Tensor, episode: Tensor, seed: int = 0, **how: float) -> Tensor:
+    return triplet_paper(latents, episode, draw_paper(extent_of(latents), stream(seed, "t")), **how)
+
+
 def test_ref_with_two_rows_always_takes_the_other_row():
     latents = torch.zeros(2, 4, 2)
     latents[0, :, 0] = 1
     latents[1, :, 1] = 1
     for seed in range(20):
-        value = triplet_ref(latents, generator=stream(seed, "t"), margin=2.0, radius=1)
+        value = ref(latents, seed, margin=2.0, radius=1)
         assert value.item() == pytest.approx(1.0)  # cos 0 to the other row, 1 to the successor
 
 
 def test_ref_of_equal_latents_is_the_margin():
-    value = triplet_ref(torch.ones(6, 4, 2), generator=stream(0, "t"), **SHAPES)
+    value = ref(torch.ones(6, 4, 2), **SHAPES)
     assert value.item() == pytest.approx(0.2)
 
 
 def test_ref_touches_only_the_middle_frame_and_its_successor():
     latents = noise(8, 4, 3).requires_grad_()
-    value = triplet_ref(latents, generator=stream(0, "t"), margin=2.0, radius=1)
+    value = ref(latents, margin=2.0, radius=1)
     touched = gradient(value, latents).abs().sum(dim=(0, 2)) > 0
     assert touched.tolist() == [False, False, True, True]
 
@@ -191,7 +207,7 @@ def test_ref_draws_one_positive_for_the_whole_batch_when_the_radius_allows():
     found = set()
     for seed in range(60):
         latents = noise(8, 4, 3).requires_grad_()
-        value = triplet_ref(latents, generator=stream(seed, "t"), margin=2.0, radius=2)
+        value = ref(latents, seed, margin=2.0, radius=2)
         touched = gradient(value, latents).abs().sum(dim=(0, 2)) > 0
         found.add(tuple(touched.nonzero()[:, 0].tolist()))
     assert found == {(0, 2), (1, 2), (2, 3)}
@@ -200,7 +216,7 @@ def test_ref_draws_one_positive_for_the_whole_batch_when_the_radius_allows():
 @pytest.mark.parametrize("shape", [(1, 4, 2), (4, 1, 2)])
 def test_ref_of_a_degenerate_batch_is_zero_with_a_graph(shape: tuple[int, int, int]):
     latents = noise(*shape).requires_grad_()
-    value = triplet_ref(latents, generator=stream(0, "t"), **SHAPES)
+    value = ref(latents, **SHAPES)
     assert value == 0
     assert gradient(value, latents).abs().max() == 0
 
@@ -223,14 +239,7 @@ def paper_triplets(
     patch = pytest.MonkeyPatch()
     patch.setattr(progress, "margin_triplet", spy)
     try:
-        triplet_paper(
-            address,
-            episode,
-            margin=0.2,
-            radius=radius,
-            other_share=other_share,
-            generator=stream(seed, "t"),
-        )
+        paper(address, episode, seed, margin=0.2, radius=radius, other_share=other_share)
     finally:
         patch.undo()
     return [
@@ -295,16 +304,14 @@ def test_paper_sampler_reaches_every_admissible_positive_and_negative():
 
 def test_paper_sampler_trains_every_frame_and_orders_a_window():
     latents = noise(6, 5, 2).requires_grad_()
-    value = triplet_paper(latents, torch.arange(6), generator=stream(0, "t"), **PAPER)
+    value = paper(latents, torch.arange(6), **PAPER)
     assert (gradient(value, latents).abs().sum(-1) > 0).float().mean() > 0.8
     # An arc shorter than half a turn has its far frames far: no cost. Shuffled in time it has.
     theta = torch.arange(5) * 0.6
     arc = torch.stack([theta.cos(), theta.sin()], dim=-1)[None]
     settings = PAPER | {"margin": 0.1, "other_share": 0.0}
-    kept = triplet_paper(arc, torch.zeros(1).long(), generator=stream(0, "t"), **settings)
-    mixed = triplet_paper(
-        arc[:, [0, 3, 1, 4, 2]], torch.zeros(1).long(), generator=stream(0, "t"), **settings
-    )
+    kept = paper(arc, torch.zeros(1).long(), **settings)
+    mixed = paper(arc[:, [0, 3, 1, 4, 2]], torch.zeros(1).long(), **settings)
     assert kept == 0
     assert mixed > 0.1
 

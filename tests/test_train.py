@@ -136,7 +136,13 @@ def test_a_loaded_model_gives_the_outputs_of_the_saved_one(
 
     run = Run.create(tmp_path / "run", tiny_config)
     save_checkpoint(
-        run, job.model, optimizer=job.optimizer, config=tiny_config, stats=job.stats, step=4
+        run,
+        job.model,
+        optimizer=job.optimizer,
+        average=None,
+        config=tiny_config,
+        stats=job.stats,
+        step=4,
     )
     loaded = load_checkpoint(run.path)
     batch = job.train(0)
@@ -250,6 +256,7 @@ def test_a_full_disk_is_one_line_and_keeps_the_previous_checkpoint(
             Run(a_run),
             job.model,
             optimizer=job.optimizer,
+            average=None,
             config=tiny_config,
             stats=job.stats,
             step=99,

@@ -58,6 +58,7 @@ class Recording:
     lengths = np.array([25, 22])
     offsets = np.array([0, 25])
     num_rows = 47
+    image_size = 2
 
     def episode_ids(self, split: str) -> np.ndarray:
         return np.array([0, 1])

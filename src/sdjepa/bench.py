@@ -1,8 +1,9 @@
 """A training step of ours and one of stable-worldmodel's LeWM, interleaved in one process.
 
 Same frames, same batch, same widths, same loss (prediction + SIGReg), each in the precision it is
-run with: ours as `train.loop` takes it, theirs as its script does (autocast over its modules). The
-result is a ratio; the floor is the step's arithmetic at the rate of a measured matrix product.
+run with: ours as `train.step` takes it, eagerly and recorded, theirs as its script does (autocast
+over its modules). The result is a ratio; the floor is the step's arithmetic at the rate of a
+measured matrix product.
 """
 
 import statistics
@@ -13,11 +14,14 @@ from typing import Any
 
 import torch
 
-from sdjepa.config import Model, Objectives
+from sdjepa.config import Config, Model
+from sdjepa.data.loader import Batch
 from sdjepa.model.world_model import build
-from sdjepa.objectives.total import draws, losses, observe
 from sdjepa.runs import Progress, provenance, silent
 from sdjepa.seeds import stream
+from sdjepa.train.arithmetic import matmul_rate, step_flops
+from sdjepa.train.schedule import make_optimizer
+from sdjepa.train.step import make_stepper
 
 SMALL = {
     "image_size": 64,
@@ -32,86 +36,152 @@ SMALL = {
     "predictor_heads": 4,
     "predictor_mlp": 384,
 }
+FEW = 31  # tokens of the reduced model; Push-T's frames change in at most 29 of 256 patches
 Step = Callable[[int], None]
 
 
 @dataclass(frozen=True)
-class TrainBench:
-    """Seconds per step, median and spread over rounds."""
+class Timing:
+    """Seconds per step of one way, over rounds."""
 
+    who: str
+    seconds: float  # median
+    spread: tuple[float, float]
+    first_seconds: float  # the first step: compilation and recording
+    flops: float  # of the model that is trained
+
+    @property
+    def steps_per_second(self) -> float:
+        return 1 / self.seconds
+
+
+@dataclass(frozen=True)
+class TrainBench:
     device: str
     batch: int
-    ours_seconds: float
-    ours_spread: tuple[float, float]
-    theirs_seconds: float
-    theirs_spread: tuple[float, float]
+    timings: tuple[Timing, ...]
     matmul_flops_per_second: float
-    step_flops: float
+
+    def _of(self, who: str) -> Timing:
+        return next(t for t in self.timings if t.who == who)
+
+    @property
+    def ours(self) -> Timing:
+        """The way a run takes on this device, with the paper's model."""
+        return self._of("recorded" if any(t.who == "recorded" for t in self.timings) else "eager")
 
     @property
     def ratio(self) -> float:
-        return self.theirs_seconds / self.ours_seconds
+        return self._of(THEIRS).seconds / self.ours.seconds
+
+    def share(self, timing: Timing) -> float:
+        """Of the measured matrix-product rate."""
+        return timing.flops / timing.seconds / self.matmul_flops_per_second
 
     def lines(self) -> list[str]:
         """For people."""
-        frames = 4 * self.batch / self.ours_seconds
-        share = self.step_flops / self.ours_seconds / self.matmul_flops_per_second
-        return [
-            f"{self.device}, batch {self.batch} windows of 4 frames",
-            f"ours    {1 / self.ours_seconds:8.2f} steps/s  ({frames:,.0f} frames/s)",
-            f"theirs  {1 / self.theirs_seconds:8.2f} steps/s  (stable-worldmodel's LeWM, same run)",
-            f"ratio   {self.ratio:8.2f} x",
-            f"share of the measured matrix-product rate: {100 * share:.1f} %",
-        ]
+        rate = self.matmul_flops_per_second / 1e12
+        lines = [f"{self.device}, batch {self.batch} windows of 4 frames, {rate:.1f} TFLOP/s"]
+        theirs = self._of(THEIRS)
+        for t in self.timings:
+            low, high = (1 / s for s in reversed(t.spread))
+            lines.append(
+                f"{t.who:<22}{t.steps_per_second:8.2f} steps/s ({low:.2f} to {high:.2f})"
+                f"{4 * self.batch / t.seconds:10,.0f} frames/s"
+                f"{theirs.seconds / t.seconds:8.2f} x"
+                f"{100 * self.share(t):7.1f} % of the product rate"
+                f"   first step {t.first_seconds:.1f} s"
+            )
+        return lines
 
     def as_json(self) -> dict[str, object]:
-        ours = self.ours_seconds
-        return asdict(self) | {
-            "steps_per_second": 1 / ours,
-            "frames_per_second": 4 * self.batch / ours,
+        rows = [
+            asdict(t)
+            | {"steps_per_second": t.steps_per_second, "share_of_matmul_rate": self.share(t)}
+            for t in self.timings
+        ]
+        ours = self.ours
+        return {
+            "device": self.device,
+            "batch": self.batch,
+            "way": ours.who,
+            "steps_per_second": ours.steps_per_second,
+            "steps_per_second_spread": [1 / s for s in reversed(ours.spread)],
+            "frames_per_second": 4 * self.batch / ours.seconds,
             "ratio_to_stable_worldmodel": self.ratio,
-            "share_of_matmul_rate": self.step_flops / ours / self.matmul_flops_per_second,
+            "share_of_matmul_rate": self.share(ours),
+            "matmul_flops_per_second": self.matmul_flops_per_second,
+            "timings": rows,
             **provenance(),
         }
+
+
+THEIRS = "stable-worldmodel"
 
 
 def bench_train(
     *, repeats: int = 5, small: bool = False, progress: Progress = silent
 ) -> TrainBench:
-    """Time both steps in turn; the first round warms up and is not counted."""
+    """Time every way in turn; the first round warms up and is not counted."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    config = Model.model_validate(
-        {"action_dim": 2, "frame_skip": 5, "k": 0} | (SMALL if small else {})
+    model = {"action_dim": 2, "frame_skip": 5, "k": 0} | (SMALL if small else {})
+    config = Config.model_validate(
+        {
+            "model": model,
+            "objectives": {"triplet_weight": 0.0},
+            "train": {"precision": "bf16" if device.type == "cuda" else "fp32"},
+            "plan": {"cost": "full"},
+        }
     )
-    batch = 32 if small else 128
-    generator = stream(0, "bench")
-    size = config.image_size
-    frames = torch.randint(
-        0, 256, (batch, 4, size, size, 3), generator=generator, dtype=torch.uint8
-    ).to(device)
-    actions = torch.randn(batch, 4, 10, generator=generator).to(device)
-    steps = {
-        "ours": _our_step(config, frames, actions),
-        "theirs": _their_step(config, frames, actions),
-    }
-    per_round = 10 if device.type == "cuda" else 1
+    rows = 32 if small else 128
+    batch = _batch(rows, config.model.image_size, device=device)
+    steps: dict[str, Step] = {"eager": _our_step(config, batch, engine="eager")}
+    flops = {"eager": step_flops(config.model, batch=rows)}
+    if device.type == "cuda":
+        few = config.model.model_copy(update={"tokens": FEW})
+        reduced = config.model_copy(update={"model": few})
+        steps["recorded"] = _our_step(config, batch, engine="recorded")
+        steps[f"recorded, {FEW} patches"] = _our_step(reduced, batch, engine="recorded")
+        flops |= {"recorded": flops["eager"]}
+        flops |= {f"recorded, {FEW} patches": step_flops(few, batch=rows)}
+    steps[THEIRS] = _their_step(config.model, batch)
+    flops[THEIRS] = flops["eager"]
+    per_round = 20 if device.type == "cuda" else 1
     seconds: dict[str, list[float]] = {name: [] for name in steps}
+    first: dict[str, float] = {}
     for number in range(repeats + 1):
         for name, step in steps.items():
+            if name not in first:
+                first[name] = _time(step, 1, device=device)
             spent = _time(step, per_round, device=device)
             if number:
                 seconds[name].append(spent)
         progress(number + 1, repeats + 1)
-    ours, theirs = seconds["ours"], seconds["theirs"]
     return TrainBench(
         device=torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
-        batch=batch,
-        ours_seconds=statistics.median(ours),
-        ours_spread=(min(ours), max(ours)),
-        theirs_seconds=statistics.median(theirs),
-        theirs_spread=(min(theirs), max(theirs)),
+        batch=rows,
+        timings=tuple(
+            Timing(
+                who=name,
+                seconds=statistics.median(spent),
+                spread=(min(spent), max(spent)),
+                first_seconds=first[name],
+                flops=flops[name],
+            )
+            for name, spent in seconds.items()
+        ),
         matmul_flops_per_second=matmul_rate(device),
-        step_flops=step_flops(config, batch),
+    )
+
+
+def _batch(rows: int, size: int, *, device: torch.device) -> Batch:
+    generator = stream(0, "bench")
+    frames = torch.randint(0, 256, (rows, 4, size, size, 3), generator=generator, dtype=torch.uint8)
+    return Batch(
+        frames=frames.to(device),
+        actions=torch.randn(rows, 4, 10, generator=generator).to(device),
+        episode=torch.zeros(rows, dtype=torch.int64, device=device),
+        step=torch.zeros(rows, 4, dtype=torch.int64, device=device),
     )
 
 
@@ -126,61 +196,22 @@ def _time(step: Step, count: int, *, device: torch.device) -> float:
     return (time.perf_counter() - began) / count
 
 
-def matmul_rate(device: torch.device) -> float:
-    """Floating-point operations per second of a large product, in the precision training uses."""
-    cuda = device.type == "cuda"
-    n, dtype = (8192, torch.bfloat16) if cuda else (1024, torch.float32)
-    a = torch.randn(n, n, generator=stream(0, "matmul")).to(device, dtype)
-
-    def product(_: int) -> None:
-        torch.mm(a, a)
-
-    _time(product, 3, device=device)
-    return 2 * n**3 / min(_time(product, 5, device=device) for _ in range(3))
-
-
-def step_flops(config: Model, batch: int) -> float:
-    """Matrix products of a forward and backward pass (backward counts twice)."""
-    tokens = (config.image_size // config.patch) ** 2 + 1
-    w, m = config.encoder_width, config.encoder_mlp
-    layer = 2 * tokens * (4 * w * w + 2 * w * m) + 4 * tokens * tokens * w
-    frame = config.encoder_depth * layer + 2 * tokens * 3 * config.patch**2 * w
-    inner = config.predictor_heads * config.predictor_head_dim
-    pw = config.predictor_width
-    token = 2 * (4 * pw * inner + 2 * pw * config.predictor_mlp + 6 * pw * pw)
-    return 3 * batch * (4 * frame + 3 * config.predictor_depth * token)
-
-
-def _our_step(config: Model, frames: torch.Tensor, actions: torch.Tensor) -> Step:
-    device = frames.device
-    model = build(config, seed=0).to(device).train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-5, fused=device.type == "cuda")
-    settings = Objectives(triplet_weight=0.0)
-    rows = torch.zeros(len(frames), dtype=torch.int64, device=device)
-    times = torch.zeros(len(frames), 4, dtype=torch.int64, device=device)
+def _our_step(config: Config, batch: Batch, *, engine: str) -> Step:
+    config = config.model_copy(update={"train": config.train.model_copy(update={"engine": engine})})
+    model = build(config.model, seed=0).to(batch.frames.device).train()
+    optimizer = make_optimizer(model, config.train)
+    take = make_stepper(model, config, optimizer=optimizer, average=None)
 
     def step(number: int) -> None:
-        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda"):
-            scene = observe(
-                model,
-                settings,
-                frames=frames,
-                actions=actions,
-                episode=rows,
-                step=times,
-                draw=draws(0, number, device=device),
-            )
-        optimizer.zero_grad(set_to_none=True)
-        losses(scene)["loss"].backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+        take(batch, step=number, rate=5e-5)
 
     return step
 
 
-def _their_step(config: Model, frames: torch.Tensor, actions: torch.Tensor) -> Step:
+def _their_step(config: Model, batch: Batch) -> Step:
     from sdjepa.interop.lewm_peer import make_lewm
 
+    frames, actions = batch.frames, batch.actions
     device = frames.device
     model, sigreg = make_lewm(config)
     lewm: Any = model  # their methods are not typed

@@ -52,6 +52,7 @@ class Data(Section):
     frame_skip: int = Field(default=5, ge=1)  # environment steps per model step and action block
     window_frames: int = Field(default=4, ge=2)
     tail: Literal["ref", "full"] = "ref"  # ref keeps room for an unused last action block
+    frames_on: Literal["auto", "device", "host", "disk"] = "auto"  # where frames wait; auto = fits
 
 
 class Model(Section):
@@ -59,6 +60,8 @@ class Model(Section):
 
     image_size: int = Field(default=224, ge=8)
     patch: int = Field(default=14, ge=1)
+    # 0 = every patch. Else the patches a frame is read by: those furthest from the background
+    tokens: int = Field(default=0, ge=0)
     encoder_width: int = Field(default=192, ge=1)
     encoder_depth: int = Field(default=12, ge=1)
     encoder_heads: int = Field(default=3, ge=1)
@@ -80,10 +83,17 @@ class Model(Section):
     polar: Literal["off", "paper", "ref"] = "off"  # angle and radius condition the predictor
     progress_head: bool = False  # a learned scalar readout of the progress part
 
+    @property
+    def grid(self) -> int:
+        """Patches a side."""
+        return self.image_size // self.patch
+
     @model_validator(mode="after")
     def _check(self) -> "Model":
         if self.image_size % self.patch:
             raise ValueError(f"model.image_size {self.image_size} is no multiple of model.patch")
+        if self.tokens > self.grid**2:
+            raise ValueError(f"model.tokens = {self.tokens} exceeds the {self.grid**2} patches")
         if self.encoder_width % self.encoder_heads:
             raise ValueError("model.encoder_width must be a multiple of model.encoder_heads")
         if self.k >= self.latent:
@@ -138,7 +148,11 @@ class Train(Section):
     beta2: float = Field(default=0.999, gt=0, lt=1)
     warmup_share: float = Field(default=0.05, ge=0, lt=1)  # of all steps, linear from 0
     clip: float = Field(default=1.0, gt=0)  # global gradient norm
+    optimizer: Literal["adamw", "muon"] = "adamw"  # muon: on the matrices inside transformer blocks
+    ema: float = Field(default=0.0, ge=0, lt=1)  # 0 = off; else the average that is evaluated
+    accumulate: int = Field(default=1, ge=1)  # encode a batch in so many parts: less memory
     precision: Literal["bf16", "fp32"] = "bf16"
+    engine: Literal["auto", "eager", "recorded"] = "auto"  # auto = recorded on a GPU, else eager
     device: str = "auto"
     log_every: int = Field(default=50, ge=1)
     validate_every: int = Field(default=1000, ge=1)
@@ -191,14 +205,14 @@ class Plan(Section):
 
 
 # What a protocol says unless a recipe or a flag says otherwise; the rest of it is in score.py.
-PROTOCOL_TASKS = {"lewm": 50, "strict": 200}
+PROTOCOL_TASKS = {"lewm": 50, "strict": 200, "choose": 100}
 BUDGET_PER_OFFSET = 2
 
 
 class Score(Section):
     """Plans to scores; tasks and budget are the protocol's unless they are given."""
 
-    protocol: Literal["lewm", "strict"] = "lewm"
+    protocol: Literal["lewm", "strict", "choose"] = "lewm"  # choose: on validation episodes
     tasks: int = Field(default=50, ge=1)
     offset: int = Field(default=25, ge=1)  # environment steps from start to goal as recorded
     budget: int = Field(default=50, ge=1)  # environment steps a task may take

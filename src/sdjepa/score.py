@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Int
@@ -46,7 +46,7 @@ class Protocol:
     """A frozen definition; another field, or another meaning of a word here, is a new version."""
 
     name: str
-    episodes: str
+    episodes: Literal["all", "validation", "test"]
     starts: str
     refused: tuple[str, ...]
     tasks: int
@@ -73,6 +73,14 @@ PROTOCOLS = {
         starts="one per episode in turn, in random order, until there are enough",
         refused=("solved at the start", "solved by zero actions within the budget"),
         tasks=PROTOCOL_TASKS["strict"],
+    ),
+    # For choosing recipes and settings: what is chosen on these may be reported on the others.
+    "choose": Protocol(
+        "choose",
+        episodes="validation",
+        starts="one per episode in turn, in random order, until there are enough",
+        refused=("solved at the start", "solved by zero actions within the budget"),
+        tasks=PROTOCOL_TASKS["choose"],
     ),
 }
 
@@ -111,7 +119,7 @@ def choose_tasks(data: Episodes, settings: Score, *, trivial: Callable[[Task], b
         return list(packed_tasks(data, **shared))
     if settings.protocol == "lewm":
         return lewm_tasks(data.lengths, **shared, seed=settings.seed)
-    held_out = data.episode_ids("test")
+    held_out = data.episode_ids(PROTOCOLS[settings.protocol].episodes)
     return strict_tasks(data.lengths, held_out, trivial=trivial, **shared, seed=settings.seed)
 
 
@@ -161,8 +169,9 @@ def check_sweep(data: Episodes, settings: Score) -> None:
     """Refuse a sweep before its first plan where the episodes are too short for its last."""
     if "pack" in data.info:
         return
-    held_out = settings.protocol == "strict"
-    lengths = data.lengths[data.episode_ids("test")] if held_out else data.lengths
+    episodes = PROTOCOLS[settings.protocol].episodes
+    held_out = episodes != "all"
+    lengths = data.lengths[data.episode_ids(episodes)] if episodes != "all" else data.lengths
     for offset in SWEEP_OFFSETS:
         starts = int(np.maximum(lengths - offset, 0).sum()) - (not held_out)
         if starts < settings.tasks:
@@ -349,7 +358,15 @@ def score(
         "planning_seconds": playing,
         "seconds_per_plan": agent.seconds / max(1, agent.num_plans),
         "num_plans": agent.num_plans,
-        "rollouts": pages(records, tasks, outcomes=outcomes, goals=goals, data=data),
+        "rollouts": pages(
+            records,
+            tasks,
+            outcomes=outcomes,
+            goals=goals,
+            data=data,
+            read=planner.read,
+            every=planner.frame_skip,
+        ),
         "checkpoint": {"name": loaded.path.name, "step": loaded.step},
         **origin(data, settings, chosen),
         "config": {"score": settings.model_dump(), "plan": plan.model_dump()},

@@ -1,7 +1,8 @@
-"""Windows to batches: frames live on the device as uint8, order is a function of (seed, epoch).
+"""Windows to batches: frames come from a feed as uint8, order is a function of (seed, epoch).
 
 Batch number `step` is the same whatever was read before, so resuming is one integer. With several
-ranks each takes its slice of the same batch.
+ranks each takes its slice of the same batch. Everything but the streaming of frames that do not
+fit happens on the device, without waiting for it.
 """
 
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from torch import Tensor
 from sdjepa import ranks
 from sdjepa.config import Data
 from sdjepa.data.episodes import ActionStats, Episodes, Split
+from sdjepa.data.feed import open_feed, place
 from sdjepa.data.windows import Windows, windows
 from sdjepa.errors import UserError
 from sdjepa.runs import Progress, silent
@@ -36,6 +38,19 @@ def normalise_actions(
     """z-scores as float32; a missing action (the last row of an episode) becomes 0, the mean."""
     scaled = (actions - stats.mean) / np.maximum(stats.std, 1e-8)
     return np.nan_to_num(scaled, nan=0.0).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class _Tables:
+    """What turns the number of a window into rows, on one device."""
+
+    place: Int[Tensor, "rows"]  # of a row of the dataset among the frames of this split
+    first_row: Int[Tensor, "windows"]
+    last_row: Int[Tensor, "windows"]
+    episode: Int[Tensor, "windows"]
+    start: Int[Tensor, "windows"]
+    ahead: Int[Tensor, "time"]
+    within: Int[Tensor, "actions"]
 
 
 class Loader:
@@ -73,44 +88,60 @@ class Loader:
             )
         self.batch, self.seed, self.split, self.device = batch, seed, split, device
         rows = np.concatenate([np.arange(data.num_rows)[data.rows(int(i))] for i in ids])
-        self._place = torch.full((data.num_rows,), -1, dtype=torch.int64)
-        self._place[rows] = torch.arange(len(rows))
-        self._place = self._place.to(device)
-        self._frames = torch.from_numpy(data.frames(rows, progress=progress)).to(device)
+        to_place = torch.full((data.num_rows,), -1, dtype=torch.int64)
+        to_place[rows] = torch.arange(len(rows))
+        self.where = place(data, len(rows), wish=settings.frames_on, device=device)
+        self._feed = open_feed(data, rows, where=self.where, device=device, progress=progress)
         actions = normalise_actions(data.column("action")[rows], stats)
         self._actions = torch.from_numpy(actions).to(device)
-        self._first_row = torch.from_numpy(self.windows.first_row).to(device)
-        self._last_row = torch.from_numpy(self.windows.last_row).to(device)
-        self._episode = torch.from_numpy(self.windows.episode).to(device)
-        self._start = torch.from_numpy(self.windows.start).to(device)
-        self._order: tuple[int, Tensor] = (-1, torch.empty(0))
+        # Indices are worked out where frames are gathered: asking the device for them would wait.
+        self._tables = {
+            at: _Tables(
+                place=to_place.to(at),
+                first_row=torch.from_numpy(self.windows.first_row).to(at),
+                last_row=torch.from_numpy(self.windows.last_row).to(at),
+                episode=torch.from_numpy(self.windows.episode).to(at),
+                start=torch.from_numpy(self.windows.start).to(at),
+                ahead=(torch.arange(settings.window_frames) * settings.frame_skip).to(at),
+                within=torch.arange(settings.window_frames * settings.frame_skip).to(at),
+            )
+            for at in {device, self._feed.gathers_on}
+        }
+        self._orders: dict[tuple[int, torch.device], Tensor] = {}
 
     @property
     def batches_per_epoch(self) -> int:
         return len(self.windows) // self.batch
 
-    def window_ids(self, step: int) -> Int[Tensor, "rank_batch"]:
+    def window_ids(
+        self, step: int, *, device: torch.device | None = None
+    ) -> Int[Tensor, "rank_batch"]:
         """This rank's windows of batch `step`; the last partial batch of an epoch is dropped."""
         epoch, position = divmod(step, self.batches_per_epoch)
-        if self._order[0] != epoch:
+        at = device or self.device
+        if (epoch, at) not in self._orders:
             generator = stream(self.seed, "order", self.split, epoch)
-            self._order = (epoch, torch.randperm(len(self.windows), generator=generator))
+            order = torch.randperm(len(self.windows), generator=generator)
+            # A feed that looks ahead asks for the next epoch while this one is still read.
+            kept = {key: self._orders[key] for key in self._orders if abs(key[0] - epoch) <= 1}
+            self._orders = kept | {(epoch, at): order.to(at)}
         share = self.batch // ranks.world_size()
         low = position * self.batch + ranks.rank() * share
-        return self._order[1][low : low + share].to(self.device)
+        return self._orders[epoch, at][low : low + share]
+
+    def _places(self, step: int) -> Int[Tensor, "batch time"]:
+        at = self._feed.gathers_on
+        t = self._tables[at]
+        return t.place[t.first_row[self.window_ids(step, device=at), None] + t.ahead]
 
     def __call__(self, step: int) -> Batch:
         """Batch number `step` of this rank."""
-        ids = self.window_ids(step)
-        frames, skip = self.windows.frames, self.windows.frame_skip
-        first, last = self._first_row[ids, None], self._last_row[ids, None]
-        ahead = torch.arange(frames, device=self.device) * skip
-        frame_rows = first + ahead
+        ids, t = self.window_ids(step), self._tables[self.device]
         # Past the episode's end (only in the unused last block) read its last row: no action.
-        action_rows = (first + torch.arange(frames * skip, device=self.device)).minimum(last)
+        action_rows = (t.first_row[ids, None] + t.within).minimum(t.last_row[ids, None])
         return Batch(
-            frames=self._frames[self._place[frame_rows]],
-            actions=self._actions[self._place[action_rows]].view(len(ids), frames, -1),
-            episode=self._episode[ids],
-            step=self._start[ids, None] + ahead,
+            frames=self._feed(step, self._places),
+            actions=self._actions[t.place[action_rows]].view(len(ids), self.windows.frames, -1),
+            episode=t.episode[ids],
+            step=t.start[ids, None] + t.ahead,
         )

@@ -1,7 +1,7 @@
 """Frames to features: a ViT that reads each frame alone and returns its class token."""
 
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
 
 from sdjepa.config import Model
@@ -12,13 +12,19 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
 class Encoder(nn.Module):
+    """With `config.tokens` > 0 only that many patches of a frame are read: those that differ most
+    from `background`. Where a camera stands still the others say nothing a position does not, and
+    a frame of 256 patches becomes one of thirty.
+    """
+
     pixel_mean: Tensor
     pixel_std: Tensor
+    background: Tensor
 
     def __init__(self, config: Model) -> None:
         super().__init__()
-        self.patch = config.patch
-        width, grid = config.encoder_width, config.image_size // config.patch
+        self.patch, self.kept = config.patch, config.tokens
+        width, size, grid = config.encoder_width, config.image_size, config.grid
         # Patches do not overlap, so the usual convolution is a matrix product on unfolded pixels.
         self.embed = nn.Linear(3 * config.patch**2, width)
         self.class_token = nn.Parameter(torch.empty(1, 1, width))
@@ -31,6 +37,9 @@ class Encoder(nn.Module):
         # Buffers, so that the same checkpoint normalises the same way on every device.
         self.register_buffer("pixel_mean", 255 * torch.tensor(IMAGENET_MEAN), persistent=False)
         self.register_buffer("pixel_std", 255 * torch.tensor(IMAGENET_STD), persistent=False)
+        if self.kept:
+            empty = torch.zeros(size, size, 3, dtype=torch.uint8)
+            self.register_buffer("background", empty)  # the dataset's; saved with the weights
         self._initialise()
 
     def _initialise(self) -> None:
@@ -41,22 +50,51 @@ class Encoder(nn.Module):
                 nn.init.trunc_normal_(module.weight, std=0.02)
                 nn.init.zeros_(module.bias)
 
-    def patches(
+    def unfold(
         self, frames: UInt8[Tensor, "batch height width 3"]
-    ) -> Float[Tensor, "batch patches pixels"]:
-        """Normalised pixels of each patch, channel by channel, row by row."""
+    ) -> UInt8[Tensor, "batch patches pixels"]:
+        """Pixels of each patch, channel by channel, row by row."""
         batch, height, width, _ = frames.shape
         p = self.patch
-        x = (frames.float() - self.pixel_mean) / self.pixel_std
-        x = x.view(batch, height // p, p, width // p, p, 3).permute(0, 1, 3, 5, 2, 4)
+        x = frames.view(batch, height // p, p, width // p, p, 3).permute(0, 1, 3, 5, 2, 4)
         return x.reshape(batch, (height // p) * (width // p), 3 * p * p)
+
+    def changes(
+        self, unfolded: UInt8[Tensor, "batch patches pixels"]
+    ) -> Int[Tensor, "batch patches"]:
+        """How far each patch is from the background, summed over its pixels."""
+        still = self.unfold(self.background[None])
+        return (unfolded.short() - still.short()).abs().sum(dim=-1, dtype=torch.int32)
+
+    def normalise(
+        self, unfolded: UInt8[Tensor, "batch patches pixels"]
+    ) -> Float[Tensor, "batch patches pixels"]:
+        mean, std = (x.repeat_interleave(self.patch**2) for x in (self.pixel_mean, self.pixel_std))
+        return (unfolded.float() - mean) / std
+
+    def tokens(
+        self, frames: UInt8[Tensor, "batch height width 3"]
+    ) -> Float[Tensor, "batch tokens width"]:
+        """The class token and the embedded patches, each with its position."""
+        unfolded = self.unfold(frames)
+        position = self.position[:, 1:]
+        if self.kept:
+            patches = unfolded.shape[1]
+            # Ties go to the first patch: which of the unchanged ones fill up is then no accident.
+            rank = self.changes(unfolded) * patches - torch.arange(patches, device=frames.device)
+            chosen = rank.topk(self.kept, dim=-1, sorted=False).indices[..., None]
+            unfolded = unfolded.gather(1, chosen.expand(-1, -1, unfolded.shape[-1]))
+            position = position.expand(len(frames), -1, -1).gather(
+                1, chosen.expand(-1, -1, position.shape[-1])
+            )
+        x = self.embed(self.normalise(unfolded)) + position
+        first = self.class_token + self.position[:, :1]
+        return torch.cat([first.expand(len(x), -1, -1), x], dim=1)
 
     def forward(
         self, frames: UInt8[Tensor, "batch height width 3"]
     ) -> Float[Tensor, "batch features"]:
-        x = self.embed(self.patches(frames))
-        x = torch.cat([self.class_token.expand(len(x), -1, -1).to(x.dtype), x], dim=1)
-        x = x + self.position
+        x = self.tokens(frames)
         for block in self.blocks[:-1]:
             x = block(x)
         # Only the class token is read, so the last block need not update the others.

@@ -1,8 +1,11 @@
 """The world model: encode, predict, rollout, split. The four calls everyone else uses."""
 
+from typing import cast
+
 import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from sdjepa.config import Model
 from sdjepa.model.encoder import Encoder
@@ -39,10 +42,19 @@ class WorldModel(nn.Module):
         self.progress_head = nn.Linear(config.k, 1) if config.progress_head else None
 
     def encode(
-        self, frames: UInt8[Tensor, "batch time height width 3"]
+        self, frames: UInt8[Tensor, "batch time height width 3"], *, parts: int = 1
     ) -> Float[Tensor, "batch time latent"]:
-        """Latents of frames, each frame alone."""
-        features = self.encoder(frames.flatten(0, 1))
+        """Latents of frames, each frame alone.
+
+        With `parts` > 1 the encoder takes them in so many pieces and forgets what it did until the
+        gradient comes back: less memory, the same numbers, since frames meet only after it.
+        """
+        flat = frames.flatten(0, 1)
+        if parts == 1:
+            features = self.encoder(flat)
+        else:
+            pieces = [checkpoint(self.encoder, x, use_reentrant=False) for x in flat.chunk(parts)]
+            features = torch.cat(cast(list[Tensor], pieces))
         return self.projector(features).view(*frames.shape[:2], -1)
 
     def embed_actions(

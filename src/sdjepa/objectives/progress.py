@@ -10,7 +10,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from sdjepa import ranks
-from sdjepa.objectives.scene import Scene, Term
+from sdjepa.config import Objectives
+from sdjepa.objectives.scene import Draw, Extent, Scene, Term
 
 
 def margin_triplet(
@@ -42,12 +43,29 @@ def _local(everyone: Tensor, rows: int) -> Tensor:
     return everyone[ranks.rank() * rows : (ranks.rank() + 1) * rows]
 
 
+def positives_ref(time: int, radius: int) -> list[int]:
+    """The frames of a window that may be the positive of its middle frame, as offsets from it."""
+    middle = time // 2
+    if radius == 1:
+        return [1] if middle + 1 < time else [-1]
+    return [o for o in range(-radius, radius + 1) if o and 0 <= middle + o < time]
+
+
+def draw_ref(extent: Extent, generator: torch.Generator, *, radius: int) -> tuple[Tensor, ...]:
+    """Which positive offset, and how far the batch is rolled to find negatives: one of each."""
+    count, device = len(positives_ref(extent.time, radius)), generator.device
+    return (
+        torch.randint(max(count, 1), (1,), generator=generator, device=device),
+        torch.randint(1, max(extent.rows, 2), (1,), generator=generator, device=device),
+    )
+
+
 def triplet_ref(
     latents: Float[Tensor, "batch time dim"],
+    drawn: tuple[Tensor, ...],
     *,
     margin: float,
     radius: int,
-    generator: torch.Generator,
 ) -> Float[Tensor, ""]:
     """The reference's triplet: a window's middle frame, its successor, another window's middle.
 
@@ -58,28 +76,34 @@ def triplet_ref(
     everyone = ranks.gather(latents)
     if len(everyone) < 2 or time < 2:
         return latents.sum() * 0
-    middle = time // 2
-    offsets = [o for o in range(-radius, radius + 1) if o and 0 <= middle + o < time]
-    if radius == 1:
-        offsets = [1] if middle + 1 < time else [-1]
-    device = latents.device
-    choice = torch.randint(len(offsets), (1,), generator=generator, device=generator.device)
-    positive_at = middle + torch.tensor(offsets, device=device)[choice.to(device)]
-    shift = torch.randint(1, len(everyone), (1,), generator=generator, device=generator.device)
-    row = torch.arange(batch, device=device) + ranks.rank() * batch
-    negative = everyone[(row + shift.to(device)) % len(everyone), middle]
-    positive = latents.index_select(1, positive_at)[:, 0]
+    middle, (choice, shift) = time // 2, drawn
+    row = torch.arange(batch, device=latents.device) + ranks.rank() * batch
+    negative = everyone[(row + shift) % len(everyone), middle]
+    # Stacked in the order of the choices: a list of Python numbers would have to reach the device.
+    positives = torch.stack([latents[:, middle + o] for o in positives_ref(time, radius)])
+    positive = positives.index_select(0, choice)[0]
     return margin_triplet(latents[:, middle], positive, negative, margin=margin)
+
+
+def draw_paper(extent: Extent, generator: torch.Generator) -> tuple[Tensor, ...]:
+    """Uniform numbers that choose positives, negatives inside, other rows, their frames, and who
+    looks elsewhere.
+    """
+    rows, time = extent.rows, extent.time
+    shapes = ((time, time), (time, time), (time, rows), (time,), (time,))
+    return tuple(
+        torch.rand(rows, *shape, generator=generator, device=generator.device) for shape in shapes
+    )
 
 
 def triplet_paper(
     latents: Float[Tensor, "batch time dim"],
     episode: Int[Tensor, "batch"],
+    drawn: tuple[Tensor, ...],
     *,
     margin: float,
     radius: int,
     other_share: float,
-    generator: torch.Generator,
 ) -> Float[Tensor, ""]:
     """The paper's triplet: every frame is an anchor, positives lie within `radius` frames of it.
 
@@ -91,23 +115,18 @@ def triplet_paper(
     device = latents.device
     everyone = ranks.gather(latents)
     episodes = ranks.gather(episode)
-    rows = len(everyone)
-
-    def draw(*shape: int) -> Float[Tensor, "*shape"]:
-        drawn = torch.rand(rows, *shape, generator=generator, device=generator.device)
-        return _local(drawn.to(device), batch)
-
+    for_positive, for_inside, for_row, for_frame, for_other = (_local(d, batch) for d in drawn)
     gap = (torch.arange(time, device=device)[:, None] - torch.arange(time, device=device)).abs()
     near, outside = (gap > 0) & (gap <= radius), gap > radius
     own = torch.arange(batch, device=device)[:, None]
-    positive = latents[own, draw(time, time).masked_fill(~near, -1).argmax(-1)]
-    inside_at = draw(time, time).masked_fill(~outside, -1).argmax(-1)
+    positive = latents[own, for_positive.masked_fill(~near, -1).argmax(-1)]
+    inside_at = for_inside.masked_fill(~outside, -1).argmax(-1)
     stranger = episode[:, None] != episodes[None, :]
-    other_row = draw(time, rows).masked_fill(~stranger[:, None, :], -1).argmax(-1)
-    other_at = (draw(time) * time).long()
+    other_row = for_row.masked_fill(~stranger[:, None, :], -1).argmax(-1)
+    other_at = (for_frame * time).long()
     has_inside = outside.any(-1).expand(batch, time)
     has_other = stranger.any(-1, keepdim=True).expand(batch, time)
-    use_other = has_other & ((draw(time) < other_share) | ~has_inside)
+    use_other = has_other & ((for_other < other_share) | ~has_inside)
     negative = torch.where(
         use_other[..., None], everyone[other_row, other_at], latents[own, inside_at]
     )
@@ -145,20 +164,24 @@ def order(scores: Float[Tensor, "batch time"]) -> Float[Tensor, ""]:
     return F.softplus(scores[:, earlier] - scores[:, later]).mean()
 
 
+def _draw(settings: Objectives, extent: Extent, generator: torch.Generator) -> tuple[Tensor, ...]:
+    if settings.triplet_sampler == "ref":
+        return draw_ref(extent, generator, radius=settings.triplet_radius)
+    return draw_paper(extent, generator)
+
+
 def _triplet(scene: Scene) -> Tensor:
-    s, generator = scene.settings, scene.draw("triplet")
+    s, drawn = scene.settings, scene.drawn["triplet"]
     latents = scene.target(s.triplet_on)
     if s.triplet_sampler == "ref":
-        return triplet_ref(
-            latents, margin=s.triplet_margin, radius=s.triplet_radius, generator=generator
-        )
+        return triplet_ref(latents, drawn, margin=s.triplet_margin, radius=s.triplet_radius)
     return triplet_paper(
         latents,
         scene.episode,
+        drawn,
         margin=s.triplet_margin,
         radius=s.triplet_radius,
         other_share=s.triplet_other_share,
-        generator=generator,
     )
 
 
@@ -182,3 +205,4 @@ TERMS: dict[str, Term] = {
     "first_anchor": _first_anchor,
     "progress_head": _progress_head,
 }
+DRAWS: dict[str, Draw] = {"triplet": _draw}

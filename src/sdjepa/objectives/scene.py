@@ -1,6 +1,6 @@
 """What a term may look at: one batch of windows, encoded and predicted."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -24,7 +24,7 @@ class Scene:
     actions: Float[Tensor, "batch time block"]
     episode: Int[Tensor, "batch"]
     step: Int[Tensor, "batch time"]  # raw step of each frame in its episode
-    draw: Callable[[str], torch.Generator]  # a random stream by name
+    drawn: Mapping[str, tuple[Tensor, ...]]  # random numbers of each term, see `Draw`
 
     def target(self, name: str) -> Float[Tensor, "batch time dim"]:
         """The latents, or one part of them."""
@@ -36,3 +36,17 @@ class Scene:
 
 
 Term = Callable[[Scene], Float[Tensor, ""]]
+
+
+@dataclass(frozen=True)
+class Extent:
+    """What decides how many random numbers a batch needs."""
+
+    rows: int  # windows of all ranks: draws are made for all and sliced, so ranks change nothing
+    time: int
+    content: int  # width of the content part
+
+
+# A term's random numbers are drawn before it is evaluated: what is compiled is then a function of
+# tensors, and the same numbers reach every way of running it.
+Draw = Callable[[Objectives, Extent, torch.Generator], tuple[Tensor, ...]]

@@ -9,7 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from sdjepa import ranks
-from sdjepa.objectives.scene import Scene, Term
+from sdjepa.config import Objectives
+from sdjepa.objectives.scene import Draw, Extent, Scene, Term
 
 LAST_KNOT = 3.0
 
@@ -56,12 +57,14 @@ def sigreg(
         return batch * (gap @ weights).mean()
 
 
+def _draw(settings: Objectives, extent: Extent, generator: torch.Generator) -> tuple[Tensor, ...]:
+    return (directions(extent.content, settings.sigreg_directions, generator),)
+
+
 def _sigreg(scene: Scene) -> Tensor:
-    content, s = scene.parts.content, scene.settings
-    along = directions(content.shape[-1], s.sigreg_directions, scene.draw("sigreg"))
-    return sigreg(content, along.to(content.device), knots=s.sigreg_knots)
+    (along,) = scene.drawn["sigreg"]
+    return sigreg(scene.parts.content, along, knots=scene.settings.sigreg_knots)
 
 
-TERMS: dict[str, Term] = {
-    "sigreg": _sigreg,
-}
+TERMS: dict[str, Term] = {"sigreg": _sigreg}
+DRAWS: dict[str, Draw] = {"sigreg": _draw}

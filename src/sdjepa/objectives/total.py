@@ -5,19 +5,20 @@ To add one: its pure function and its line in TERMS in the file of its idea, and
 configuration.
 """
 
-from collections.abc import Callable
+from collections.abc import Mapping
 
 import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
-from sdjepa.config import Objectives
+from sdjepa.config import Model, Objectives
 from sdjepa.model.world_model import WorldModel
 from sdjepa.objectives import progress, sigreg, trajectory
-from sdjepa.objectives.scene import Scene, Term
+from sdjepa.objectives.scene import Draw, Extent, Scene, Term
 from sdjepa.seeds import stream
 
 TERMS: dict[str, Term] = trajectory.TERMS | sigreg.TERMS | progress.TERMS
+DRAWS: dict[str, Draw] = sigreg.DRAWS | progress.DRAWS
 
 
 def weights(settings: Objectives) -> dict[str, float]:
@@ -43,10 +44,11 @@ def observe(
     actions: Float[Tensor, "batch time block"],
     episode: Int[Tensor, "batch"],
     step: Int[Tensor, "batch time"],
-    draw: Callable[[str], torch.Generator],
+    drawn: Mapping[str, tuple[Tensor, ...]],
+    parts: int = 1,
 ) -> Scene:
     """Encode a batch of windows and predict each frame from those before it."""
-    encoded = model.encode(frames)
+    encoded = model.encode(frames, parts=parts)
     predicted = model.teacher_forced(encoded, actions[:, : frames.shape[1] - 1]).float()
     latents = encoded.float()
     return Scene(
@@ -58,18 +60,31 @@ def observe(
         actions=actions,
         episode=episode,
         step=step,
-        draw=draw,
+        drawn=drawn,
     )
 
 
-def losses(scene: Scene) -> dict[str, Float[Tensor, ""]]:
+def losses(
+    scene: Scene, *, active: Mapping[str, float] | None = None
+) -> dict[str, Float[Tensor, ""]]:
     """Each active term, unweighted, and `loss`, their weighted sum."""
-    active = weights(scene.settings)
+    active = weights(scene.settings) if active is None else active
     terms = {name: TERMS[name](scene) for name in active}
     terms["loss"] = torch.stack([active[name] * term for name, term in terms.items()]).sum()
     return terms
 
 
-def draws(seed: int, step: int, *, device: torch.device) -> Callable[[str], torch.Generator]:
-    """The random streams of one training step: functions of seed, name and step alone."""
-    return lambda name: stream(seed, name, step, device=device)
+def draws(
+    settings: Objectives, extent: Extent, *, seed: int, step: int, device: torch.device
+) -> dict[str, tuple[Tensor, ...]]:
+    """The random numbers of one training step: functions of seed, term and step alone."""
+    return {
+        name: DRAWS[name](settings, extent, stream(seed, name, step, device=device))
+        for name in weights(settings)
+        if name in DRAWS
+    }
+
+
+def extent(config: Model, *, rows: int, time: int) -> Extent:
+    """Of a batch of `rows` windows on all ranks together."""
+    return Extent(rows=rows, time=time, content=config.latent - config.k)

@@ -4,7 +4,9 @@
     config.json           the resolved configuration
     stats.json            how actions were normalised
     provenance.json       step, versions, code state
-    training.safetensors  optimiser moments
+    training.safetensors  optimiser moments; with an average, also the weights it was made of
+
+`model.safetensors` is what everyone uses, so with an average it holds the averaged weights.
 
 A directory is written under another name and renamed whole, and `latest` is swung over afterwards,
 so a kill at any moment leaves the previous checkpoint in place.
@@ -27,6 +29,9 @@ from sdjepa.data.episodes import ActionStats
 from sdjepa.errors import UserError
 from sdjepa.model.world_model import WorldModel
 from sdjepa.runs import Run, provenance, read_json, write_json
+from sdjepa.train.average import Average
+
+LAST = "last"  # marks the weights of the last step beside an average
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,7 @@ def save_checkpoint(
     model: WorldModel,
     *,
     optimizer: torch.optim.Optimizer,
+    average: Average | None,
     config: Config,
     stats: ActionStats,
     step: int,
@@ -57,8 +63,12 @@ def save_checkpoint(
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
         try:
-            save_file(_on_cpu(model.state_dict()), temporary / "model.safetensors")
-            save_file(_optimizer_tensors(model, optimizer), temporary / "training.safetensors")
+            state, training = model.state_dict(), _optimizer_tensors(model, optimizer)
+            if average is not None:
+                training |= {f"{name}::{LAST}": state[name] for name in average.values}
+                state = state | average.values
+            save_file(_on_cpu(state), temporary / "model.safetensors")
+            save_file(_on_cpu(training), temporary / "training.safetensors")
         except (OSError, SafetensorError) as error:
             shutil.rmtree(temporary, ignore_errors=True)
             raise UserError(
@@ -88,12 +98,11 @@ def _on_cpu(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _optimizer_tensors(model: WorldModel, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    tensors = {
+    return {
         f"{name}::{key}": torch.as_tensor(value)
         for name, parameter in model.named_parameters()
         for key, value in optimizer.state[parameter].items()
     }
-    return _on_cpu(tensors)
 
 
 def _sync(path: Path) -> None:
@@ -163,18 +172,25 @@ def load_weights(model: WorldModel, checkpoint: Path) -> None:
     model.load_state_dict(load_file(file))
 
 
-def restore(model: WorldModel, optimizer: torch.optim.Optimizer, *, checkpoint: Path) -> int:
-    """Put weights and optimiser back; returns the number of steps already taken."""
+def restore(
+    model: WorldModel,
+    optimizer: torch.optim.Optimizer,
+    *,
+    average: Average | None,
+    checkpoint: Path,
+) -> int:
+    """Put weights, their average and optimiser back; returns the number of steps already taken."""
     load_weights(model, checkpoint)
     saved = load_file(checkpoint / "training.safetensors")
-    for name, parameter in model.named_parameters():
-        state = {
-            key.partition("::")[2]: tensor
-            for key, tensor in saved.items()
-            if key.partition("::")[0] == name
-        }
-        for key, tensor in state.items():
-            # AdamW keeps its step count on the CPU unless it is fused.
-            state[key] = tensor.to(parameter.device) if tensor.shape else tensor
-        optimizer.state[parameter].update(state)
+    parameters = dict(model.named_parameters())
+    state = model.state_dict()
+    for key, tensor in saved.items():
+        name, _, what = key.partition("::")
+        if what == LAST:
+            assert average is not None
+            average.values[name].copy_(state[name])
+            state[name].copy_(tensor)
+        else:
+            # AdamW counts steps on the CPU unless it runs on a GPU.
+            optimizer.state[parameters[name]][what] = tensor.to(parameters[name].device)
     return json.loads((checkpoint / "provenance.json").read_text())["step"]

@@ -6,7 +6,7 @@ the weights of one that never stopped, to the last bit on the CPU. `torchrun` ma
 
 import signal
 import time
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -17,15 +17,17 @@ import torch.distributed as dist
 from sdjepa import ranks
 from sdjepa.config import Config
 from sdjepa.data.episodes import ActionStats, Episodes
+from sdjepa.data.frames import background
 from sdjepa.data.loader import Batch, Loader
 from sdjepa.errors import UserError
 from sdjepa.model.world_model import WorldModel, build
-from sdjepa.objectives.total import Scene, draws, losses, observe, weights
+from sdjepa.objectives.total import Scene, losses, weights
 from sdjepa.runs import Progress, Run, silent
-from sdjepa.seeds import derive
+from sdjepa.train.average import Average
 from sdjepa.train.checkpoint import find_checkpoint, restore, save_checkpoint
-from sdjepa.train.monitor import gradient_cosines, latent_health, rollout_errors
+from sdjepa.train.monitor import gradient_cosines, latent_health, rollout_errors, token_cover
 from sdjepa.train.schedule import learning_rate, make_optimizer
+from sdjepa.train.step import Stepper, cut, look, make_stepper, numbers
 
 VALIDATION_BATCHES = 8
 VALIDATION_FRAMES = 6  # room for a five-block rollout; losses look at the training window's length
@@ -37,7 +39,9 @@ class Job:
 
     config: Config
     model: WorldModel
-    optimizer: torch.optim.AdamW
+    optimizer: torch.optim.Optimizer
+    average: Average | None
+    stepper: Stepper
     train: Loader
     validation: Loader
     stats: ActionStats
@@ -80,6 +84,8 @@ def prepare(config: Config, *, progress: Progress = silent) -> Job:
     data = Episodes.open(Path(config.data.path))
     stats = data.action_stats()
     model = build(config.model, seed=config.train.seed).to(device)
+    if config.model.tokens:
+        model.encoder.background.copy_(torch.from_numpy(background(data)))
     longer = max(VALIDATION_FRAMES, config.data.window_frames)
     shared = {"seed": config.train.seed, "stats": stats, "device": device, "progress": progress}
     train = Loader(data, config.data, split="train", batch=config.train.batch, **shared)
@@ -90,10 +96,14 @@ def prepare(config: Config, *, progress: Progress = silent) -> Job:
         batch=config.train.batch,
         **shared,
     )
+    optimizer = make_optimizer(model, config.train)
+    average = Average(model, decay=config.train.ema) if config.train.ema else None
     return Job(
         config=config,
         model=model,
-        optimizer=make_optimizer(model, config.train),
+        optimizer=optimizer,
+        average=average,
+        stepper=make_stepper(model, config, optimizer=optimizer, average=average),
         train=train,
         validation=validation,
         stats=stats,
@@ -102,45 +112,16 @@ def prepare(config: Config, *, progress: Progress = silent) -> Job:
     )
 
 
-def look(job: Job, batch: Batch, *, step: int) -> Scene:
-    """Encode and predict one batch under the run's precision, with the random streams of `step`."""
-    settings, device = job.config.train, job.device
-    mixed: AbstractContextManager = nullcontext()
-    if settings.precision == "bf16":
-        mixed = torch.autocast(device.type, dtype=torch.bfloat16)
-    # Dropout reads torch's global state and nothing else does: set it per step, and per rank.
-    torch.manual_seed(derive(settings.seed, "dropout", step, ranks.rank()))
-    frames = job.config.data.window_frames
-    with mixed:
-        return observe(
-            job.model,
-            job.config.objectives,
-            frames=batch.frames[:, :frames],
-            actions=batch.actions[:, :frames],
-            episode=batch.episode,
-            step=batch.step[:, :frames],
-            draw=draws(settings.seed, step, device=device),
-        )
-
-
 def take_step(job: Job, step: int) -> tuple[dict[str, torch.Tensor], Scene]:
     """One optimiser step; returns the terms (still on the device) and what they were made of."""
     settings = job.config.train
     rate = learning_rate(
         step, job.steps, peak=settings.learning_rate, warmup_share=settings.warmup_share
     )
-    for group in job.optimizer.param_groups:
-        group["lr"] = rate
-    scene = look(job, job.train(step), step=step)
-    terms = losses(scene)
-    if _diagnoses(job, step):
-        terms |= gradient_cosines(scene)
-    job.optimizer.zero_grad(set_to_none=True)
-    terms["loss"].backward()
-    ranks.average_gradients(job.model)
-    norm = torch.nn.utils.clip_grad_norm_(job.model.parameters(), settings.clip)
-    job.optimizer.step()
-    return terms | {"gradient_norm": norm}, scene
+    batch = job.train(step)
+    conflicts = _conflicts(job, batch, step) if _diagnoses(job, step) else {}
+    outcome = job.stepper(batch, step=step, rate=rate)
+    return outcome.terms | conflicts, outcome.scene
 
 
 def _diagnoses(job: Job, step: int) -> bool:
@@ -148,18 +129,35 @@ def _diagnoses(job: Job, step: int) -> bool:
     return bool(every) and step % every == 0
 
 
+def _conflicts(job: Job, batch: Batch, step: int) -> dict[str, torch.Tensor]:
+    """Cosines between the gradients of the terms, before the step; leaves the model as it was."""
+    kept = [(buffer, buffer.clone()) for buffer in job.model.buffers()]
+    drawn = numbers(job.config, batch, step=step)
+    found = gradient_cosines(look(job.model, job.config, batch, drawn=drawn))
+    for buffer, value in kept:
+        buffer.copy_(value)
+    return found
+
+
 @torch.no_grad()
 def validate(job: Job) -> dict[str, float]:
-    """Mean terms over the first validation batches, in eval mode, and rollout errors."""
-    job.model.eval()
+    """Mean terms over the first validation batches, in eval mode, and rollout errors.
+
+    Of the averaged weights where there is an average: they are what will be used.
+    """
     sums: dict[str, float] = {}
     count = min(VALIDATION_BATCHES, job.validation.batches_per_epoch)
-    for number in range(count):
-        batch = job.validation(number)
-        terms = losses(look(job, batch, step=-1 - number))
-        values = {f"validation_{name}": float(term) for name, term in terms.items()}
-        for name, value in (values | rollout_errors(job.model, batch)).items():
-            sums[name] = sums.get(name, 0.0) + value / count
+    with job.average.instead(job.model) if job.average else nullcontext():
+        job.model.eval()
+        for number in range(count):
+            longer = job.validation(number)
+            batch = cut(longer, job.config.data.window_frames)
+            drawn = numbers(job.config, batch, step=-1 - number)
+            terms = losses(look(job.model, job.config, batch, drawn=drawn))
+            values = {f"validation_{name}": float(term) for name, term in terms.items()}
+            values |= rollout_errors(job.model, longer) | token_cover(job.model, batch)
+            for name, value in values.items():
+                sums[name] = sums.get(name, 0.0) + value / count
     job.model.train()
     return sums
 
@@ -189,11 +187,13 @@ def train(run: Run, *, resume: bool = False, progress: Progress = silent) -> Pat
     leader = ranks.rank() == 0
     start = 0
     if resume and (run.path / "checkpoints" / "latest").exists():
-        start = restore(job.model, job.optimizer, checkpoint=find_checkpoint(run.path))
+        found = find_checkpoint(run.path)
+        start = restore(job.model, job.optimizer, average=job.average, checkpoint=found)
     if leader:
         run.rewind_metrics(start)
     job.model.train()
-    shared = {"optimizer": job.optimizer, "config": config, "stats": job.stats}
+    shared = {"optimizer": job.optimizer, "average": job.average}
+    shared |= {"config": config, "stats": job.stats}
     saved = run.path / "checkpoints" / f"step-{start:08d}"
     clock, since = time.monotonic(), start
     with _Stop() as stop:
@@ -241,5 +241,5 @@ def _record(
             f"{bad[0]} is not finite at step {step + 1}; {last}. "
             f"Lower train.learning_rate (now {job.config.train.learning_rate})"
         )
-    record["learning_rate"] = job.optimizer.param_groups[0]["lr"]
+    record["learning_rate"] = float(job.optimizer.param_groups[0]["lr"])
     return record | latent_health(scene)

@@ -64,6 +64,20 @@ def rollout_errors(model: WorldModel, batch: Batch) -> dict[str, float]:
     return errors
 
 
+@torch.no_grad()
+def token_cover(model: WorldModel, batch: Batch) -> dict[str, float]:
+    """The share of all change against the background that lies in the patches a frame is read by.
+
+    1 = nothing that moves is missed. Empty for a model that reads every patch.
+    """
+    encoder = model.encoder
+    if not encoder.kept:
+        return {}
+    changes = encoder.changes(encoder.unfold(batch.frames.flatten(0, 1))).float()
+    seen = changes.topk(encoder.kept, dim=-1).values.sum()
+    return {"token_cover": float(seen / changes.sum().clamp(min=1))}
+
+
 def gradient_cosines(scene: Scene) -> dict[str, Float[Tensor, ""]]:
     """Cosine between the encoder gradients of each pair of active terms; -1 is open conflict.
 

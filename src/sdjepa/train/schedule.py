@@ -6,6 +6,7 @@ import torch
 
 from sdjepa.config import Train
 from sdjepa.model.world_model import WorldModel
+from sdjepa.train.muon import Muon
 
 
 def learning_rate(step: int, total: int, *, peak: float, warmup_share: float) -> float:
@@ -19,21 +20,25 @@ def learning_rate(step: int, total: int, *, peak: float, warmup_share: float) ->
     return peak * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, total - warmup)))
 
 
-def make_optimizer(model: WorldModel, settings: Train) -> torch.optim.AdamW:
-    """AdamW; with `decay_on` = matrices, biases, norms and tables are not decayed."""
-    decayed, free = [], []
+def make_optimizer(model: WorldModel, settings: Train) -> torch.optim.Optimizer:
+    """AdamW or Muon; with `decay_on` = matrices, biases, norms and tables are not decayed."""
+    turned, decayed, free = [], [], []
     for name, parameter in model.named_parameters():
         matrix = parameter.ndim == 2 and not name.startswith("split.")
-        (decayed if matrix or settings.decay_on == "all" else free).append(parameter)
+        if settings.optimizer == "muon" and matrix and ".blocks." in name:
+            turned.append(parameter)
+        else:
+            (decayed if matrix or settings.decay_on == "all" else free).append(parameter)
     groups = [
+        {"params": turned, "weight_decay": settings.weight_decay, "matrices": True},
         {"params": decayed, "weight_decay": settings.weight_decay},
         {"params": free, "weight_decay": 0.0},
     ]
-    fused = next(model.parameters()).is_cuda
-    return torch.optim.AdamW(
-        [group for group in groups if group["params"]],
-        lr=settings.learning_rate,
-        betas=(0.9, settings.beta2),
-        eps=1e-8,
-        fused=fused,
-    )
+    groups = [group for group in groups if group["params"]]
+    device = next(model.parameters()).device
+    cuda, betas = device.type == "cuda", (0.9, settings.beta2)
+    # On a GPU the rate is a tensor: a recorded step reads what the host last put there.
+    rate = torch.tensor(settings.learning_rate, device=device) if cuda else settings.learning_rate
+    if settings.optimizer == "muon":
+        return Muon(groups, lr=rate, betas=betas)
+    return torch.optim.AdamW(groups, lr=rate, betas=betas, eps=1e-8, fused=cuda, capturable=cuda)
