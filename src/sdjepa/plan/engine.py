@@ -18,7 +18,16 @@ from sdjepa.errors import UserError
 from sdjepa.model.split import Parts
 from sdjepa.model.world_model import WorldModel
 from sdjepa.plan.costs import candidate_cost
-from sdjepa.plan.rollout import Exit, KeysValues, Layer, rollout, run_block, run_exit, weights_of
+from sdjepa.plan.rollout import (
+    Cache,
+    Exit,
+    KeysValues,
+    Layer,
+    rollout,
+    run_block,
+    run_exit,
+    weights_of,
+)
 from sdjepa.plan.solvers import Cost, Step, as_it_is
 
 SHARE_OF_FREE_MEMORY = 0.6
@@ -82,9 +91,9 @@ def compiled_parts(backend: str = "inductor") -> dict[str, Callable[..., Any]]:
     leave = torch.compile(run_exit, fullgraph=True, backend=backend)
 
     def any_block(
-        layer: Layer, x: Tensor, modulation: Tensor, before: KeysValues | None, last_only: bool
+        layer: Layer, x: Tensor, modulation: Tensor, before: Cache, last_only: bool
     ) -> tuple[Tensor, KeysValues]:
-        for given in (x, modulation, *(before or ())):
+        for given in (x, modulation, *(part for pair in before for part in pair)):
             _dynamo.mark_dynamic(given, 1)
         with _dynamo.config.patch(settings):
             return block(layer, x, modulation, before, last_only)
@@ -103,22 +112,28 @@ class Engine:
     def __init__(self, dynamics: Dynamics, settings: Settings, *, device: torch.device) -> None:
         self._settings, self._device = settings, device
         cuda = device.type == "cuda"
+        ours = dynamics if isinstance(dynamics, WorldModel) else None
         # A rotation inside the predictor's conditions is solved for at every token, on the host.
-        ours = isinstance(dynamics, WorldModel)
-        solves = ours and dynamics.polar is not None and dynamics.split.tilt is not None
+        solves = ours is not None and ours.polar is not None and ours.split.tilt is not None
         if solves and cuda and settings.engine in ("graph", "compile"):
             raise UserError(
                 "a learned split that steers the predictor cannot be recorded; "
                 "use --set plan.engine=eager"
             )
-        self._recording = cuda and settings.engine != "eager" and not solves
+        # Whether another's rollout can be recorded only its author knows.
+        wanted = (
+            settings.engine
+            if settings.engine != "auto"
+            else ("graph" if ours is not None else "eager")
+        )
+        self._recording = cuda and wanted != "eager" and not solves
         self._half = cuda and settings.precision == "bf16"
         self._split = _split_once(dynamics)
-        self._autocast = self._half and not ours
+        self._autocast = self._half and ours is None
         self._plain: Callable[..., Tensor] = dynamics.rollout
         self._rollout: Callable[..., Tensor] = dynamics.rollout
-        if ours:
-            weights = weights_of(dynamics, torch.bfloat16 if self._half else None)
+        if ours is not None:
+            weights = weights_of(ours, torch.bfloat16 if self._half else None)
             self._plain = self._rollout = partial(rollout, weights)
             if self._recording and settings.engine == "compile" and settings.solver != "gradient":
                 self._rollout = partial(rollout, weights, **compiled_parts())
@@ -236,19 +251,21 @@ class _Replay:
 
     def __init__(self, step: Step, inputs: tuple[Tensor, ...], *, pool: Any) -> None:
         self._inputs = tuple(x.clone() for x in inputs)
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(2):  # libraries choose kernels and compilers compile before recording
-                step(*self._inputs)
-        torch.cuda.current_stream().wait_stream(side)
         self._graph = torch.cuda.CUDAGraph()
-        # Threads that load data may talk to the GPU meanwhile.
-        with torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
-            self._outputs = step(*self._inputs)
+        with torch.cuda.device(inputs[0].device):
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                for _ in range(2):  # libraries choose kernels and compilers compile beforehand
+                    step(*self._inputs)
+            torch.cuda.current_stream().wait_stream(side)
+            # Threads that load data may talk to the GPU meanwhile.
+            with torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
+                self._outputs = step(*self._inputs)
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         for held, new in zip(self._inputs, inputs, strict=True):
             held.copy_(new)
-        self._graph.replay()
+        with torch.cuda.device(inputs[0].device):
+            self._graph.replay()
         return self._outputs

@@ -25,6 +25,7 @@ from sdjepa.model.layers import ConditionedBlock
 from sdjepa.model.world_model import WorldModel
 
 KeysValues = tuple[Tensor, Tensor]  # of one block, each (tokens, batch, heads, dim)
+Cache = tuple[KeysValues, ...]  # of one block, in the pieces in which they were computed
 
 
 class Layer(NamedTuple):
@@ -135,22 +136,22 @@ def rollout(
     """Latents reached by `actions`; `past_actions` led from each context latent to the next."""
     model, block, leave = weights.model, block or run_block, leave or run_exit
     history, context = model.config.history, latents.shape[1]
-    given = torch.cat([past_actions, actions], dim=1).transpose(0, 1)
+    given = torch.cat([past_actions.transpose(0, 1), actions.transpose(0, 1)])
     embedded = _linear(F.silu(F.linear(given, *weights.action)), weights.embedding)
     path = list(latents.unbind(dim=1))
     # Angle and radius of a predicted latent steer too, where `polar` is on: known when it is.
     known = _modulation(weights, None, embedded) if model.polar is None else None
     steered: list[Tensor] = []
-    cache: list[KeysValues] | None = None
+    nothing: list[Cache] = [() for _ in weights.layers]
+    cache = nothing
     for here in range(context, context + actions.shape[1]):
         low = max(0, here - history)
         if known is None:
             for token in range(len(steered), here):
                 steered.append(_modulation(weights, path[token][None], embedded[token][None]))
         # Positions have moved when the window slides, and with them every token.
-        first = low if cache is None or low > 0 else here - 1
-        if first == low:
-            cache = None
+        cache = nothing if low > 0 else cache
+        first = low if cache is nothing else here - 1
         modulation = known[first:here] if known is not None else torch.cat(steered[first:here])
         x = torch.stack(path[first:here])
         x = x + model.predictor.position[0, first - low : here - low, None]
@@ -179,18 +180,17 @@ def _blocks(
     x: Float[Tensor, "tokens batch latent"],
     modulation: Float[Tensor, "tokens batch shifts_scales_gates"],
     *,
-    cache: list[KeysValues] | None,
+    cache: list[Cache],
     block: Block,
-) -> tuple[Float[Tensor, "queries batch width"], list[KeysValues]]:
+) -> tuple[Float[Tensor, "queries batch width"], list[Cache]]:
     x = weights.model.predictor.enter(x)
     parts = modulation.chunk(len(weights.layers), dim=-1)
-    kept = []
+    kept: list[Cache] = []
     for number, (layer, part) in enumerate(zip(weights.layers, parts, strict=True)):
         # With one token the last block is like the others: one compiled variant less.
         last_only = len(x) > 1 and number + 1 == len(weights.layers)
-        before = cache[number] if cache is not None else None
-        x, keys_values = block(layer, x, part, before, last_only)
-        kept.append(keys_values)
+        x, keys_values = block(layer, x, part, cache[number], last_only)
+        kept.append((*cache[number], keys_values))
     return x, kept
 
 
@@ -198,32 +198,45 @@ def run_block(
     layer: Layer,
     x: Float[Tensor, "tokens batch width"],
     modulation: Float[Tensor, "tokens batch six_widths"],
-    before: KeysValues | None,
+    before: Cache,
     last_only: bool,
 ) -> tuple[Float[Tensor, "queries batch width"], KeysValues]:
     """`ConditionedBlock.forward` for tokens whose predecessors' keys and values are `before`."""
     shift, scale = modulation.chunk(6, dim=-1)[:2]
     normed = _steer(x, scale, shift, layer.norm_attention).to(layer.qkv.dtype)
-    tokens, batch, _ = x.shape
     if last_only:
         x, modulation = x[-1:], modulation[-1:]
-        inner = layer.qkv.shape[0] // 3
-        q = F.linear(normed[-1:], layer.qkv[:inner]).view(1, batch, layer.heads, -1)
-        kv = F.linear(normed, layer.qkv[inner:]).view(tokens, batch, 2, layer.heads, -1)
-        k, v = kv.unbind(dim=2)
+    alone = len(normed) + len(before) == 1
+    q, k, v = _queries_keys_values(layer, normed, queries=0 if alone else len(x))
+    if q is None:
+        mixed = v  # it attends to itself
     else:
-        qkv = F.linear(normed, layer.qkv).view(tokens, batch, 3, layer.heads, -1)
-        q, k, v = qkv.unbind(dim=2)
-    if before is not None:
-        k, v = torch.cat([before[0], k]), torch.cat([before[1], v])
-    if len(k) == 1:
-        mixed = v  # a token alone attends to itself
-    else:
-        mixed = attend(q, k, v) if q.is_cuda else _fused(q, k, v)
+        # Joined for the attention only. What is handed on stays in its pieces: a compiler then
+        # reads those and never makes the joined ones.
+        keys = torch.cat([*(pair[0] for pair in before), k]) if len(before) else k
+        values = torch.cat([*(pair[1] for pair in before), v]) if len(before) else v
+        mixed = (attend if q.is_cuda else _fused)(q, keys, values)
     _, _, gate, shift, scale, gate_mlp = modulation.chunk(6, dim=-1)
     x = x + gate * _linear(mixed.flatten(2), layer.out)
     normed = _steer(x, scale, shift, layer.norm_mlp)
     return x + gate_mlp * _linear(_gelu(normed, layer.up), layer.down), (k, v)
+
+
+def _queries_keys_values(
+    layer: Layer, x: Float[Tensor, "tokens batch width"], *, queries: int
+) -> tuple[Tensor | None, Tensor, Tensor]:
+    """Queries of the last tokens, keys and values of all."""
+    tokens, batch, _ = x.shape
+    if queries == tokens:
+        qkv = F.linear(x, layer.qkv).view(tokens, batch, 3, layer.heads, -1)
+        q, k, v = qkv.unbind(dim=2)
+        return q, k, v
+    inner = layer.qkv.shape[0] // 3
+    k, v = F.linear(x, layer.qkv[inner:]).view(tokens, batch, 2, layer.heads, -1).unbind(dim=2)
+    if queries == 0:
+        return None, k, v
+    q = F.linear(x[tokens - queries :], layer.qkv[:inner])
+    return q.view(queries, batch, layer.heads, -1), k, v
 
 
 def run_exit(exit: Exit, x: Float[Tensor, "batch width"]) -> Float[Tensor, "batch latent"]:
