@@ -9,7 +9,7 @@ Ways of getting pixels: `frame` reads back each frame as it is drawn; `sheet` is
 import ctypes
 import importlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -17,18 +17,28 @@ import numpy as np
 
 from sdjepa.config import Collect
 from sdjepa.envs.base import NATIVE_SIZE
-from sdjepa.envs.gl import Filmed, Painter, Sheet
+from sdjepa.envs.gl import Filmed, Painter, Scene, Sheet
 
 KINDS = ("frame", "sheet", "sheet rgba", "sheet pbo", "tiles")
 SHARED = ("frame", "sheet", "sheet pbo")  # also measured in several processes at once
 
 
-def rate(work: Callable[[], int], seconds: float) -> float:
-    """How much of what `work` counts it does in a second."""
-    began, done = time.perf_counter(), 0
-    while (took := time.perf_counter() - began) < seconds:
+Span = tuple[int, float, float]  # how much was done, from when, until when
+
+
+def span(work: Callable[[], int], seconds: float) -> Span:
+    """How much of what `work` counts it does in about `seconds`, by a clock all processes share."""
+    began, done = time.monotonic(), 0
+    while (now := time.monotonic()) - began < seconds:
         done += work()
-    return done / took
+    return done, began, now
+
+
+def together(spans: Sequence[Span]) -> float:
+    """What several did in a second, from the first beginning to the last end."""
+    return sum(done for done, _, _ in spans) / (
+        max(end for _, _, end in spans) - min(began for _, began, _ in spans)
+    )
 
 
 class RgbaSheet(Sheet):
@@ -93,7 +103,7 @@ class Drawing:
         self._painter = Painter(self._model, size=NATIVE_SIZE, shadow=0)
         self._plain = Sheet(self._painter)
         self._sheets: dict[str, Sheet] = {"sheet": self._plain}
-        self._scenes: list[Any] = []
+        self._scenes: list[Scene] = []
         self._singly: list[np.ndarray] = []
         self.tiles_differ = 0.0  # share of values, of the tiles drawn last
         for _ in range(Sheet.SIDE**2):
@@ -106,12 +116,12 @@ class Drawing:
             if action is not None:
                 env.step(action)
 
-    def rate(self, kind: str, turn: AbstractContextManager[Any], seconds: float) -> float:
-        """Frames a second drawn and read in the way `kind`, while holding `turn`."""
+    def span(self, kind: str, turn: AbstractContextManager[Any], seconds: float) -> Span:
+        """Frames drawn and read in the way `kind`, while holding `turn`."""
         if kind == "tiles":
-            return self._tiles_rate(seconds)
+            return self._tiles_span(seconds)
         if kind == "frame":
-            return rate(lambda: self._one(turn), seconds)
+            return span(lambda: self._one(turn), seconds)
         if kind not in self._sheets:
             made = {"sheet rgba": RgbaSheet, "sheet pbo": PboSheet}[kind]
             self._sheets[kind] = made(self._painter)
@@ -123,7 +133,7 @@ class Drawing:
             return len(self._scenes)
 
         work()
-        return rate(work, seconds)
+        return span(work, seconds)
 
     def _one(self, turn: AbstractContextManager[Any]) -> int:
         with turn:
@@ -136,7 +146,7 @@ class Drawing:
         tiles = [sheet[:NATIVE_SIZE, i * NATIVE_SIZE :][:, :NATIVE_SIZE] for i in range(4)]
         return float(np.mean([a != b for a, b in zip(tiles, self._singly, strict=True)]))
 
-    def _tiles_rate(self, seconds: float) -> float:
+    def _tiles_span(self, seconds: float) -> Span:
         mujoco: Any = importlib.import_module("mujoco")  # its compiled half has no types
         side = Sheet.SIDE * NATIVE_SIZE
         painter = Painter(self._model, size=side, shadow=0)
@@ -149,23 +159,24 @@ class Drawing:
             painter.make_current()
             for (left, low), scene in zip(places, self._scenes, strict=True):
                 rect = mujoco.MjrRect(left, low, NATIVE_SIZE, NATIVE_SIZE)
-                mujoco.mjr_render(rect, scene, painter.context)
+                mujoco.mjr_render(rect, scene.mjv, painter.context)
             mujoco.mjr_readPixels(sheet, None, whole, painter.context)
             return len(self._scenes)
 
         work()
         self.tiles_differ = float(np.mean(sheet != self._plain.draw(self._scenes)))
-        found = rate(work, seconds)
+        found = span(work, seconds)
         painter.close()
         return found
 
     def gpu_times(self) -> Iterator[tuple[str, float, str, dict[str, Any]]]:
         """How long the GPU works on a frame; variants that change pixels are only for knowing."""
-        shadow, samples = self._model.vis.quality.shadowsize, self._model.vis.quality.offsamples
         quality = self._model.vis.quality
+        shadow, samples = quality.shadowsize, quality.offsamples
         yield "sheet differs from frames", 1e6 * self.same(), "ppm", {}
+        yield "simulator's frames differ", 1e6 * self._differs(), "ppm", {}
+        yield from self._shadow_lines()
         for what, set_shadow, set_samples in (
-            ("as it is", shadow, samples),
             ("shadow map 1024", 1024, samples),
             ("no shadows", 0, samples),
             ("no multisampling", shadow, 0),
@@ -174,14 +185,45 @@ class Drawing:
             painter = Painter(self._model, size=NATIVE_SIZE, shadow=0)
             quality.shadowsize, quality.offsamples = shadow, samples
             yield self._line(f"GPU: {what}", painter)
-            if set_shadow == shadow and set_samples == samples:
-                geoms = [scene.ngeom for scene in self._scenes]
-                for scene in self._scenes:
-                    scene.ngeom = 0
-                yield self._line("GPU: an empty scene", painter)
-                for scene, count in zip(self._scenes, geoms, strict=True):
-                    scene.ngeom = count
             painter.close()
+
+    def _differs(self) -> float:
+        """Share of values in which the collector's frame is not MuJoCo's own renderer's."""
+        ours = self._painter.paint(self._data, self._camera)
+        self._painter.make_current()
+        self._painter._renderer.update_scene(self._data, camera=self._camera)
+        theirs = self._painter._renderer.render()
+        self._painter.close()  # its map is not clear
+        self._painter = Painter(self._model, size=NATIVE_SIZE, shadow=0)
+        self._plain = self._sheets["sheet"] = Sheet(self._painter)
+        return float(np.mean(ours != theirs))
+
+    def _shadow_lines(self) -> Iterator[tuple[str, float, str, dict[str, Any]]]:
+        """The whole shadow map as MuJoCo draws it, without the ground, and inside a box."""
+        painter = Painter(self._model, size=NATIVE_SIZE, shadow=0)
+        yield self._line("GPU: as collected", painter)
+        limited = painter._limit is not None
+        painter._limit = None
+        yield self._line("GPU: whole map, no ground in it", painter)
+        grounds = painter._casters._grounds or self._painter._casters._grounds or []
+        for scene in self._scenes:
+            for place in grounds:
+                scene.mjv.geoms[place].category = 1  # static, as it was
+        yield self._line("GPU: whole map, as MuJoCo draws", painter)
+        for scene in self._scenes:
+            for place in grounds:
+                scene.mjv.geoms[place].category = 4  # decoration
+        geoms = [scene.mjv.ngeom for scene in self._scenes]
+        for scene in self._scenes:
+            scene.mjv.ngeom = 0
+        yield self._line("GPU: an empty scene", painter)
+        for scene, count in zip(self._scenes, geoms, strict=True):
+            scene.mjv.ngeom = count
+        painter.close()
+        size = painter._casters._size
+        share = [(b[2] - b[0]) * (b[3] - b[1]) / size**2 for b in (s.shadows for s in self._scenes)]
+        box = {"share_of_map": round(float(np.mean(share)), 3)}
+        yield "shadow map confined", float(limited), "(1 = yes)", box
 
     def _line(self, what: str, painter: Painter) -> tuple[str, float, str, dict[str, Any]]:
         gpu, wall, issued = self._timed(painter)

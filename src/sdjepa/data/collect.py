@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ import torch
 
 from sdjepa.config import Collect
 from sdjepa.data.card import card
-from sdjepa.data.writer import Packed, Writer, make_split, pack
+from sdjepa.data.writer import Packed, Packing, Writer, make_split
+from sdjepa.envs import gl
 from sdjepa.envs.base import Env, env_class, make, reduce
 from sdjepa.errors import UserError
 from sdjepa.runs import Progress, Run, read_json, silent, write_json
@@ -137,8 +139,10 @@ class _Crew:
             # threads, no GL context and no GPU.
             context = multiprocessing.get_context("forkserver")
             context.set_forkserver_preload(["sdjepa.data.collect"])
+            # One draws at a time: a GPU that draws for several spends its time changing over.
+            turn = context.Semaphore(1)
             self._pool = ProcessPoolExecutor(
-                self._size, mp_context=context, initializer=_one_thread
+                self._size, mp_context=context, initializer=_begin, initargs=(turn,)
             )
         return self
 
@@ -163,6 +167,11 @@ class _Crew:
                 "a worker was killed, perhaps for lack of memory; run the same command again to "
                 "continue, with fewer --workers if it happens twice"
             ) from error
+
+
+def _begin(turn: AbstractContextManager[Any]) -> None:
+    gl.take_turns(turn)
+    _one_thread()
 
 
 def _one_thread() -> None:
@@ -234,9 +243,13 @@ def record(env: Env, settings: Collect, episode: int) -> tuple[Packed, int]:
         settings.policy, noise=settings.noise, rng=rng, demos_given=_demos(settings)
     )
     rows, actions, goals, before = [], [], 0, False
+    packing = Packing()
     while True:
         rows.append(env.observe())
         env.shoot()
+        # At once, while they are in the processor's cache, and so that none wait in memory.
+        for frame in env.finished():
+            packing.add(reduce(frame, settings.size))
         now = env.succeeded()
         goals += now and not before  # a policy without a next goal may rest at the last one
         before = now
@@ -247,5 +260,6 @@ def record(env: Env, settings: Collect, episode: int) -> tuple[Packed, int]:
         env.step(actions[-1])
     actions.append(np.full(env.action_dim, np.nan, dtype=np.float32))
     columns = {name: np.stack([row[name] for row in rows]) for name in env.state_columns}
-    frames = [reduce(frame, settings.size) for frame in env.develop()]
-    return pack({"action": np.stack(actions), **columns}, frames), goals
+    for frame in env.develop():
+        packing.add(reduce(frame, settings.size))
+    return packing.close({"action": np.stack(actions), **columns}), goals

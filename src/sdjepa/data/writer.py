@@ -56,6 +56,24 @@ def _coder() -> zstandard.ZstdCompressor:
     return zstandard.ZstdCompressor(level=ZSTD_LEVEL)
 
 
+class Packing:
+    """Frames of one episode, compressed and hashed as they come: they need not wait in memory."""
+
+    def __init__(self, *, compressed: bool = True) -> None:
+        self._compressed = compressed
+        self._frames: list[bytes] = []
+        self._digests: list[bytes] = []
+
+    def add(self, frame: UInt8[np.ndarray, "h w 3"]) -> None:
+        whole = np.ascontiguousarray(frame)
+        self._digests.append(digest(whole))
+        self._frames.append(compress(whole) if self._compressed else whole.tobytes())
+
+    def close(self, columns: Mapping[str, np.ndarray]) -> Packed:
+        digests = np.frombuffer(b"".join(self._digests), np.uint8).reshape(len(self._frames), 32)
+        return Packed(columns=columns, frames=self._frames, digests=digests)
+
+
 def pack(
     columns: Mapping[str, np.ndarray],
     frames: Sequence[UInt8[np.ndarray, "h w 3"]],
@@ -63,13 +81,10 @@ def pack(
     compressed: bool = True,
 ) -> Packed:
     """Compress one episode's frames and hash them."""
-    whole = [np.ascontiguousarray(frame) for frame in frames]
-    digests = b"".join(digest(frame) for frame in whole)
-    return Packed(
-        columns=columns,
-        frames=[compress(frame) if compressed else frame.tobytes() for frame in whole],
-        digests=np.frombuffer(digests, np.uint8).reshape(len(whole), 32),
-    )
+    packing = Packing(compressed=compressed)
+    for frame in frames:
+        packing.add(frame)
+    return packing.close(columns)
 
 
 class Writer:

@@ -115,10 +115,14 @@ class Env(ABC):
         """Take a frame of the present state, to be had from `develop`."""
         self._shots.append(self.frame())
 
-    def develop(self) -> list[UInt8[np.ndarray, "224 224 3"]]:
-        """The frames taken since the last call; on a GPU cheaper than `frame` after `frame`."""
+    def finished(self) -> list[UInt8[np.ndarray, "224 224 3"]]:
+        """Frames taken and not yet had that can be had without further work, in order."""
         shots, self._shots = self._shots, []
         return shots
+
+    def develop(self) -> list[UInt8[np.ndarray, "224 224 3"]]:
+        """All frames taken and not yet had; on a GPU cheaper than `frame` after `frame`."""
+        return self.finished()
 
     def close(self) -> None:  # noqa: B027 (most environments hold nothing to give back)
         """Give back what the simulator holds."""
@@ -137,6 +141,14 @@ class Env(ABC):
     @abstractmethod
     def path(cls, columns: Columns) -> Float[np.ndarray, "rows 2"]:
         """Where the episode went, as points to draw."""
+
+    def agent_at(self, row: Columns, point: Float[np.ndarray, "2"]) -> dict[str, np.ndarray]:
+        """The state of `row` with the agent brought to where somebody points; units of `path`."""
+        raise UserError(f"in {self.name} one cannot point at a place; draw another task instead")
+
+    def goal_at(self, row: Columns, point: Float[np.ndarray, "2"]) -> dict[str, np.ndarray]:
+        """The goal state `row` brought to where somebody points; units of `path`."""
+        return self.agent_at(row, point)
 
     @classmethod
     def check_policy(cls, name: str) -> None:

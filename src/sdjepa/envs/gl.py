@@ -12,14 +12,16 @@ import ctypes
 import importlib
 import os
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from jaxtyping import UInt8
 
 from sdjepa.envs.base import NATIVE_SIZE, Env
+from sdjepa.envs.shadow import NOTHING, Box, Casters, join
 from sdjepa.errors import UserError
 
 BACKENDS = {"egl": "libEGL.so.1", "osmesa": "libOSMesa.so.8"}
@@ -56,6 +58,17 @@ def choose_backend() -> str:
     )
 
 
+@dataclass
+class Scene:
+    """Where everything is that is to be drawn, and the part of the shadow map it needs."""
+
+    mjv: Any
+    shadows: Box = NOTHING
+
+
+Limit = Callable[[Box | None], None]
+
+
 class Painter:
     """One GL context; it draws the data of any model equal to the one it was made from."""
 
@@ -67,41 +80,119 @@ class Painter:
         model.vis.global_.offheight = max(model.vis.global_.offheight, size)
         self.size = size
         self._renderer = self._mujoco.Renderer(model, height=size, width=size)
-        self.context = self._renderer._mjr_context
         self._whole = self._mujoco.MjrRect(0, 0, size, size)
+        self._scene = self.blank()
+        self._casters = Casters(
+            model,
+            size=self.context.shadowSize,
+            clip=self.context.shadowClip,
+            scale=self.context.shadowScale,
+        )
+        self._limit: Limit | None = None
+        self._settled = False
+        self._before: Box = NOTHING  # where the frame before left shadows
+
+    @property
+    def context(self) -> Any:
+        """MuJoCo's names for what it keeps on the GPU."""
+        return self._renderer._mjr_context
 
     def make_current(self) -> None:
         """Direct what MuJoCo and OpenGL do next at this context."""
         if self._renderer._gl_context is not None:
             self._renderer._gl_context.make_current()
 
-    def blank(self) -> Any:
+    def blank(self) -> "Scene":
         """A scene to be noted in."""
-        return self._mujoco.MjvScene(self._renderer.model, SCENE_GEOMS)
+        return Scene(self._mujoco.MjvScene(self._renderer.model, SCENE_GEOMS))
 
-    def note(self, data: Any, camera: str | int, *, scene: Any) -> None:
+    def note(self, data: Any, camera: str | int, *, scene: "Scene") -> None:
         """Write down in `scene` where everything is; nothing is drawn."""
-        self._renderer._scene, kept = scene, self._renderer._scene
+        self._renderer._scene, kept = scene.mjv, self._renderer._scene
         self._renderer.update_scene(data, camera=camera)
         self._renderer._scene = kept
+        scene.shadows = self._casters.note(scene.mjv, data)
 
-    def draw(self, scene: Any) -> None:
+    def draw(self, scene: "Scene") -> None:
         """Have a noted scene drawn into the offscreen buffer; nothing waits for it."""
-        self._mujoco.mjr_render(self._whole, scene, self.context)
+        if not self._settled:
+            self._settled = True
+            self._limit = self._settle(scene)
+        if self._limit is None:
+            self._render(scene)
+        else:
+            self._limit(join(self._before, scene.shadows))
+            self._render(scene)
+            self._limit(None)
+        self._before = scene.shadows
+
+    def _render(self, scene: "Scene") -> None:
+        self._mujoco.mjr_render(self._whole, scene.mjv, self.context)
+
+    def _settle(self, scene: "Scene") -> "Limit | None":
+        """How to keep drawing inside a part of the shadow map, if this driver can.
+
+        It can when a scene drawn so, on a map that was cleared, has the pixels it has otherwise.
+        """
+        limit = _limiter(self.size)
+        if limit is None:
+            return None
+        self._render(scene)
+        whole = self._read()
+        count, scene.mjv.ngeom = scene.mjv.ngeom, 0
+        self._render(scene)  # clears the map
+        scene.mjv.ngeom = count
+        limit(scene.shadows)
+        self._render(scene)
+        limit(None)
+        return limit if np.array_equal(self._read(), whole) else None
+
+    def _read(self) -> UInt8[np.ndarray, "size size 3"]:
+        frame = np.empty((self.size, self.size, 3), dtype=np.uint8)
+        self._mujoco.mjr_readPixels(frame, None, self._whole, self.context)
+        return frame
 
     def restore(self) -> None:
         """Direct OpenGL at the offscreen buffer again."""
         self._mujoco.mjr_restoreBuffer(self.context)
 
     def paint(self, data: Any, camera: str | int) -> UInt8[np.ndarray, "size size 3"]:
-        self._renderer.update_scene(data, camera=camera)
-        return self._renderer.render()
+        """A frame at once."""
+        self.note(data, camera, scene=self._scene)
+        self.make_current()
+        self.draw(self._scene)
+        return np.ascontiguousarray(self._read()[::-1])  # OpenGL counts rows from below
 
     def close(self) -> None:
         # MuJoCo frees GL objects of whichever context is current: of this one, or it destroys
         # another's.
         self.make_current()
         self._renderer.close()
+
+
+def _limiter(size: int) -> Limit | None:
+    """Confines drawing to a box of the shadow map, until called with None; None: it cannot be."""
+    from OpenGL import GL
+    from OpenGL.GL.EXT import window_rectangles as extension
+
+    def forgive() -> None:
+        while GL.glGetError():  # MuJoCo leaves harmless errors behind, PyOpenGL raises them
+            pass
+
+    forgive()
+    if not extension.glInitWindowRectanglesEXT():
+        return None
+
+    def limit(box: Box | None) -> None:
+        forgive()
+        left, low, right, high = box or NOTHING
+        # A box holds for every buffer that is drawn in: the picture, too, must be inside one.
+        boxes = [(0, 0, size, size), (left, low, right - left, high - low)]
+        mode = extension.GL_EXCLUSIVE_EXT if box is None else extension.GL_INCLUSIVE_EXT
+        count = 0 if box is None else len(boxes)  # outside of none is everywhere
+        extension.glWindowRectanglesEXT(mode, count, np.array(boxes, dtype=np.int32))
+
+    return limit
 
 
 class Sheet:
@@ -119,7 +210,7 @@ class Sheet:
         from OpenGL import GL
 
         self.painter, self._gl = painter, GL
-        self._scenes: list[Any] = []  # blank ones are kept for the next sheet
+        self._scenes: list[Scene] = []  # blank ones are kept for the next sheet
         self._noted = 0
         self._done: list[np.ndarray] = []
         self._make_current()
@@ -158,7 +249,7 @@ class Sheet:
         # OpenGL counts rows from below.
         self._done += list(tiles.reshape(-1, size, size, 3)[:count, ::-1])
 
-    def draw(self, scenes: Sequence[Any]) -> UInt8[np.ndarray, "rows columns 3"]:
+    def draw(self, scenes: Sequence[Scene]) -> UInt8[np.ndarray, "rows columns 3"]:
         """One picture of all `scenes` as OpenGL has it: tiles and pixels from below."""
         self._make_current()
         for number, scene in enumerate(scenes):
@@ -194,6 +285,10 @@ class Sheet:
         """All frames noted since the last call, in order."""
         if self._noted:
             self._develop()
+        return self.finished()
+
+    def finished(self) -> list[UInt8[np.ndarray, "size size 3"]]:
+        """The frames among them that are drawn already."""
         done, self._done = self._done, []
         return done
 
@@ -225,6 +320,9 @@ class Filmed(Env):
             self._sheet = sheet(self.name, model, size=NATIVE_SIZE, shadow=self._shadow)
         self._sheet.note(data, camera)
 
+    def finished(self) -> list[UInt8[np.ndarray, "224 224 3"]]:
+        return [] if self._sheet is None else self._sheet.finished()
+
     def develop(self) -> list[UInt8[np.ndarray, "224 224 3"]]:
         done = [] if self._sheet is None else self._sheet.take()
         self._sheet = None
@@ -246,11 +344,13 @@ def painter(kind: str, model: Any, *, size: int, shadow: int) -> Painter:
     if key not in _painters:
         _painters[key] = Painter(model, size=size, shadow=shadow)
         # Registered after MuJoCo's own exit handler, so that it runs before the display is gone.
-        atexit.unregister(_close_all)
-        atexit.register(_close_all)
+        atexit.unregister(close_all)
+        atexit.register(close_all)
     return _painters[key]
 
 
-def _close_all() -> None:
+def close_all() -> None:
+    """Give every context back; only the thread that made them can, so one that ends should."""
+    _sheets.clear()
     while _painters:
         _painters.popitem()[1].close()

@@ -1,0 +1,116 @@
+"""Shadows at less cost and of the same pixels: a MuJoCo scene in, what its shadow map needs out.
+
+MuJoCo clears and fills the whole shadow map for every frame, on a GPU with few drawing units most
+of a frame's time. Two things of that are never seen. The ground is drawn into the map although all
+that it could shade lies below it. And only where something casts a shadow does the map ever change:
+drawing can be kept inside a box around all that casts one, now and in the frame before; the rest
+stays clear from the first frame on.
+"""
+
+import importlib
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+MARGIN_TEXELS = 4  # for rounding and for the filter that reads four texels
+SQUARELY = 0.5  # a ground's normal and the light that falls on it are within 60 degrees
+HIDDEN_GROUP = 3  # geoms of this group and above are not drawn
+
+Box = tuple[int, int, int, int]  # left, low, right and upper edge, in texels
+NOTHING: Box = (0, 0, 0, 0)
+Light = tuple[np.ndarray, np.ndarray, float | None]  # place, axes, tangent of half its opening
+
+
+class Casters:
+    """Where a model's shadows can fall; its lights must stand still."""
+
+    def __init__(self, model: Any, *, size: int, clip: float, scale: float) -> None:
+        self._mujoco: Any = importlib.import_module("mujoco")
+        self._model, self._size, self._clip, self._scale = model, size, clip, scale
+        self._lights: list[Light] = []
+        self._grounds: list[int] | None = None  # their places in a scene; known from the first
+
+    def note(self, scene: Any, data: Any) -> Box:
+        """Let the scene's grounds cast no shadow; the box around what casts one."""
+        if self._grounds is None:
+            self._look(scene)
+        assert self._grounds is not None
+        for place in self._grounds:
+            # The one thing MuJoCo's drawing looks up a category for is who casts a shadow.
+            scene.geoms[place].category = self._mujoco.mjtCatBit.mjCAT_DECOR
+        box = NOTHING
+        for frame in self._lights:
+            box = join(box, self._box(*frame, data=data))
+        return box
+
+    def _look(self, scene: Any) -> None:
+        """What stays as it is: lights, grounds, and the sizes of all else."""
+        geoms = [scene.geoms[i] for i in range(scene.ngeom)]
+        lights = [scene.lights[i] for i in range(scene.nlight) if scene.lights[i].castshadow]
+        places = np.array([geom.pos for geom in geoms], dtype=np.float64)
+        self._middle, self._half = np.split(np.array(self._model.geom_aabb, np.float64), 2, axis=1)
+        self._casts = self._model.geom_group < HIDDEN_GROUP
+        self._grounds = []
+        for number, geom in enumerate(geoms):
+            if geom.type != self._mujoco.mjtGeom.mjGEOM_PLANE:
+                continue
+            normal = np.asarray(geom.mat, dtype=np.float64).reshape(3, 3)[:, 2]
+            faces = all(-float(np.dot(light.dir, normal)) > SQUARELY for light in lights)
+            if faces and ((places - np.asarray(geom.pos)) @ normal > -1e-9).all():
+                self._grounds.append(number)
+                self._casts[geom.objid] = False
+            sides = np.asarray(geom.size, dtype=np.float64)[:2]
+            self._half[geom.objid] = [*np.where(sides > 0, sides, 1e3), 0]
+            self._middle[geom.objid] = 0
+        directional = self._mujoco.mjtLightType.mjLIGHT_DIRECTIONAL
+        for light in lights:
+            forward = np.array(light.dir, dtype=np.float64)
+            across = np.cross(forward, _upward(forward))
+            axes = np.stack([across, np.cross(across, forward), forward])
+            opening = np.tan(np.radians(min(2 * light.cutoff * self._scale, 160)) / 2)
+            wide = None if light.type == directional else opening
+            self._lights.append((np.array(light.pos, dtype=np.float64), axes, wide))
+
+    def _box(
+        self,
+        position: Float[np.ndarray, "3"],
+        axes: Float[np.ndarray, "3 3"],
+        wide: float | None,
+        *,
+        data: Any,
+    ) -> Box:
+        turn = axes @ data.geom_xmat[self._casts].reshape(-1, 3, 3)
+        middle = (data.geom_xpos[self._casts] - position) @ axes.T
+        middle += np.einsum("nij,nj->ni", turn, self._middle[self._casts])
+        half = np.einsum("nij,nj->ni", np.abs(turn), self._half[self._casts])
+        low, high = middle - half, middle + half
+        if wide is None:
+            left, right = low[:, :2] / self._clip, high[:, :2] / self._clip
+        elif (low[:, 2] <= 0).any():  # beside the light: it may fall anywhere
+            return (0, 0, self._size, self._size)
+        else:
+            near, far = wide * low[:, 2:], wide * high[:, 2:]
+            left = np.minimum(low[:, :2] / near, low[:, :2] / far)
+            right = np.maximum(high[:, :2] / near, high[:, :2] / far)
+        # MuJoCo leaves a texel free at every edge of the map.
+        scale = (self._size - 2) / 2
+        start = np.floor(1 + scale * (1 + left.min(0)) - MARGIN_TEXELS).clip(0, self._size)
+        stop = np.ceil(1 + scale * (1 + right.max(0)) + MARGIN_TEXELS).clip(0, self._size)
+        return (int(start[0]), int(start[1]), int(stop[0]), int(stop[1]))
+
+
+def join(first: Box, second: Box) -> Box:
+    """The box around two; an empty one has no place."""
+    if first == NOTHING or second == NOTHING:
+        return second if first == NOTHING else first
+    left, low = min(first[0], second[0]), min(first[1], second[1])
+    return (left, low, max(first[2], second[2]), max(first[3], second[3]))
+
+
+def _upward(forward: Float[np.ndarray, "3"]) -> Float[np.ndarray, "3"]:
+    """The direction MuJoCo calls up when it looks along a light."""
+    up = np.cross(forward, [-1.0, 0.0, 0.0])
+    if np.square(up).sum() <= 0.01:
+        up = np.cross(forward, [0.0, 1.0, 0.0])
+    return up / np.linalg.norm(up)

@@ -1,0 +1,62 @@
+"""What is left out of a shadow map is never seen."""
+
+import numpy as np
+import pytest
+
+from sdjepa.envs import base, gl, shadow
+
+DRAWN = [name for name in base.NAMES if issubclass(base.env_class(name), gl.Filmed)]
+
+
+@pytest.fixture(scope="module", params=DRAWN)
+def env(request):
+    return base.make(request.param)
+
+
+def painter_of(env) -> gl.Painter:
+    return gl.painter(env.name, env.subject()[0], size=base.NATIVE_SIZE, shadow=0)
+
+
+def scatter(env, seed):
+    rng = np.random.default_rng(seed)
+    env.reset(rng)
+    policy = env.policy(env.policies[0], noise=1.0, rng=rng)
+    for _ in range(12):
+        env.step(policy())
+
+
+def test_the_frame_is_mujocos_own_although_its_ground_casts_no_shadow(env):
+    painter = painter_of(env)
+    for seed in range(2):
+        scatter(env, seed)
+        frame = env.frame()
+        assert painter._casters._grounds == [0]
+        _, data, camera = env.subject()
+        painter._renderer.update_scene(data, camera=camera)
+        assert np.array_equal(painter._renderer.render(), frame)
+
+
+def test_nothing_casts_a_shadow_outside_the_box_and_the_box_is_small(env):
+    from OpenGL import GL
+
+    painter = painter_of(env)
+    for seed in range(2):
+        scatter(env, seed)
+        env.frame()
+        while GL.glGetError():
+            pass
+        size = painter.context.shadowSize
+        depth = np.empty((size, size), dtype=np.float32)
+        GL.glBindTexture(GL.GL_TEXTURE_2D, painter.context.shadowTex)
+        GL.glGetTexImage(GL.GL_TEXTURE_2D, 0, GL.GL_DEPTH_COMPONENT, GL.GL_FLOAT, depth)
+        rows, columns = np.nonzero(depth != depth[0, 0])
+        left, low, right, high = painter._scene.shadows
+        assert left < columns.min() <= columns.max() < right
+        assert low < rows.min() <= rows.max() < high
+        assert (right - left) * (high - low) < 0.5 * size**2
+
+
+def test_the_box_around_boxes_holds_both_and_an_empty_one_adds_nothing():
+    first, second = (3, 4, 10, 12), (5, 1, 20, 6)
+    assert shadow.join(first, second) == (3, 1, 20, 12)
+    assert shadow.join(first, shadow.NOTHING) == shadow.join(shadow.NOTHING, first) == first
