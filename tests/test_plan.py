@@ -20,12 +20,11 @@ from sdjepa.data.episodes import ActionStats
 from sdjepa.errors import UserError
 from sdjepa.model.split import Parts
 from sdjepa.plan import engine, solvers
-from sdjepa.plan import rollout as rollouts
 from sdjepa.plan.agent import Planner, Receding
 from sdjepa.plan.batch import Bounds, Situation
 from sdjepa.plan.costs import candidate_cost
 from sdjepa.plan.load import Loaded
-from sdjepa.plan.rollout import Layer, _fused, attend, rollout, run_block, weights_of
+from sdjepa.plan.rollout import Layer, _fused, attend, attend_each, rollout, run_block, weights_of
 from sdjepa.plan.solvers import SOLVERS, Plan, Problem
 from sdjepa.seeds import stream
 from sdjepa.train.checkpoint import Checkpoint
@@ -186,6 +185,7 @@ def test_cached_rollout_equals_the_plain_one(context: int, polar: str):
 def test_attention_written_out_is_the_fused_one(queries: int):
     q, k, v = noise(queries, 5, 2, 8), noise(3, 5, 2, 8, seed=1), noise(3, 5, 2, 8, seed=2)
     assert_close(attend(q, k, v), _fused(q, k, v))
+    assert_close(attend_each(q, [k[:1], k[1:]], [v[:1], v[1:]]), _fused(q, k, v))
 
 
 def test_cached_rollout_has_the_plain_ones_gradient():
@@ -274,9 +274,8 @@ def test_a_recorded_round_serves_later_plans(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.slow
-def test_compiled_blocks_serve_every_batch_and_horizon(monkeypatch: pytest.MonkeyPatch):
+def test_compiled_blocks_serve_every_batch_and_horizon():
     """Equal latents without a break in the graph, and no new compilation for another size."""
-    monkeypatch.setattr(rollouts, "_fused", attend)  # as on a GPU
     weights = weights_of(small_model(history=3).eval())
     torch._dynamo.reset()
     parts = engine.compiled_parts("aot_eager")

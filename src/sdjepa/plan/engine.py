@@ -194,6 +194,8 @@ class Engine:
         with self.precision():
             reached = roll(_repeat(start, count), _repeat(past, count), candidates.flatten(0, 1))
         reached = reached.to(goal.dtype).view(tasks, count, *reached.shape[1:])
+        if self._settings.when == "last":
+            reached = reached[:, :, -1:]
         return candidate_cost(self._split(reached), self._split(goal), settings=self._settings)
 
     @contextmanager

@@ -13,6 +13,7 @@ Tokens come first, (tokens, batch, width): a window is then a slice, whatever th
 compiled block serves all of them.
 """
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -211,11 +212,9 @@ def run_block(
     if q is None:
         mixed = v  # it attends to itself
     else:
-        # Joined for the attention only. What is handed on stays in its pieces: a compiler then
-        # reads those and never makes the joined ones.
-        keys = torch.cat([*(pair[0] for pair in before), k]) if len(before) else k
-        values = torch.cat([*(pair[1] for pair in before), v]) if len(before) else v
-        mixed = (attend if q.is_cuda else _fused)(q, keys, values)
+        mixed = _attention(
+            q, [*(pair[0] for pair in before), k], [*(pair[1] for pair in before), v]
+        )
     _, _, gate, shift, scale, gate_mlp = modulation.chunk(6, dim=-1)
     x = x + gate * _linear(mixed.flatten(2), layer.out)
     normed = _steer(x, scale, shift, layer.norm_mlp)
@@ -268,6 +267,23 @@ def _gelu(x: Tensor, layer: tuple[Tensor, Tensor]) -> Tensor:
     return product.view(*x.shape[:-1], -1)
 
 
+def _attention(
+    q: Float[Tensor, "queries batch heads dim"],
+    keys: list[Float[Tensor, "some batch heads dim"]],
+    values: list[Float[Tensor, "some batch heads dim"]],
+) -> Float[Tensor, "queries batch heads dim"]:
+    """Causal attention of at most a few tokens; the last query is the newest token's.
+
+    A GPU's fused kernels work in tiles of 64 to 128 tokens; on three they would spend more time on
+    padding than all matrix products of the rollout together.
+    """
+    if torch.compiler.is_compiling():
+        return attend_each(q, keys, values)
+    k = keys[0] if len(keys) == 1 else torch.cat(keys)
+    v = values[0] if len(values) == 1 else torch.cat(values)
+    return attend(q, k, v) if q.is_cuda else _fused(q, k, v)
+
+
 def _fused(
     q: Float[Tensor, "queries batch heads dim"],
     k: Float[Tensor, "tokens batch heads dim"],
@@ -284,14 +300,34 @@ def attend(
     k: Float[Tensor, "tokens batch heads dim"],
     v: Float[Tensor, "tokens batch heads dim"],
 ) -> Float[Tensor, "queries batch heads dim"]:
-    """Causal attention of at most a few tokens, written out.
-
-    A GPU's fused kernels work in tiles of 64 to 128 tokens; on three they would spend more time on
-    padding than all matrix products of the rollout together.
-    """
+    """For launching few kernels."""
     scores = (q[:, None] * k[None]).sum(-1, dtype=torch.promote_types(q.dtype, torch.float32))
     scores = scores * q.shape[-1] ** -0.5
     if len(q) > 1:
         later = torch.ones(len(q), len(k), dtype=torch.bool, device=q.device).triu(1)
         scores = scores.masked_fill(later[..., None, None], -torch.inf)
     return (scores.softmax(1)[..., None].to(v.dtype) * v[None]).sum(1)
+
+
+def attend_each(
+    q: Float[Tensor, "queries batch heads dim"],
+    keys: list[Float[Tensor, "some batch heads dim"]],
+    values: list[Float[Tensor, "some batch heads dim"]],
+) -> Float[Tensor, "queries batch heads dim"]:
+    """For a compiler, which makes one kernel of it that reads everything once.
+
+    Of `attend` it makes three that write the products of weights and values and read them again.
+    """
+    wide = torch.promote_types(q.dtype, torch.float32)
+    k = [token.to(wide) for piece in keys for token in piece.unbind()]
+    v = [token.to(wide) for piece in values for token in piece.unbind()]
+    mixed = []
+    for number, query in enumerate(q.to(wide).unbind()):
+        seen = len(k) - len(q) + number + 1
+        scores = [(query * key).sum(-1, keepdim=True) * q.shape[-1] ** -0.5 for key in k[:seen]]
+        top = functools.reduce(torch.maximum, scores)
+        shares = [(score - top).exp() for score in scores]
+        total = functools.reduce(torch.add, shares)
+        parts = [share * value for share, value in zip(shares, v[:seen], strict=True)]
+        mixed.append((functools.reduce(torch.add, parts) / total).to(q.dtype))
+    return torch.stack(mixed)
