@@ -20,6 +20,7 @@ STAGES = (
     "score",
     "compass",
     "report",
+    "watch",
     "interop",
     "cli",
 )

@@ -109,11 +109,18 @@ def test_the_player_is_moved_by_the_keyboard_and_switches_to_an_edit(page: "sync
     edit = player.locator("optgroup[label^=Edited] option").first.get_attribute("value")
     player.locator("select").select_option(edit)
     assert player.locator(".trace .mark").count() > 0
-    planned = player.locator("optgroup[label^=Planned] option").first.get_attribute("value")
-    player.locator("select").select_option(planned)
+    planned = player.locator("optgroup[label^=Planned] option")
+    player.locator("select").select_option(planned.nth(1).get_attribute("value"))
+    for row, theta in ((0, 3.0), (9, 3.0), (10, -3.0), (29, -2.5)):
+        player.locator("input[type=range]").fill(str(row))
+        assert float(player.get_attribute("data-theta") or "nan") == theta
+    # The traced angle passes its seam without a jump: 3.0 is followed by 2 pi - 2.5.
+    written = player.locator(".trace b").first.inner_text()
+    assert float(written) == pytest.approx(2 * math.pi - 2.5, abs=0.006)
+    player.locator("select").select_option(planned.first.get_attribute("value"))
     source = player.locator("image").first.get_attribute("href") or ""
     assert source.startswith("data:image/png;base64,iVBOR")
-    assert player.locator(".needle").count() == 0  # a plan has no recorded angle
+    assert player.locator(".needle").count() == 0  # an old score has no recorded angle
 
 
 def test_the_theme_follows_the_button_and_paper_is_always_light(page: "sync_api.Page") -> None:

@@ -1,5 +1,7 @@
 """Scores: the rules of task choice, counting, floors, workers that die, manifests, comparisons."""
 
+import base64
+import io
 import os
 import shutil
 import signal
@@ -10,8 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from scipy.stats import binomtest
 
+import sdjepa
 from sdjepa import compare as comparing
 from sdjepa.config import Collect, Plan, Score, resolve
 from sdjepa.data.collect import collect
@@ -161,8 +165,13 @@ def test_a_score_says_everything(a_run: Path):
     data = Episodes.open(Path(found["data"]["path"]))
     held_out = set(data.episode_ids("test").tolist())
     assert all(task["episode"] in held_out for task in found["tasks"])
+    model = sdjepa.load(a_run)
     for page in found["rollouts"]:
         assert len(page["frames"]) == (len(page["path"]) - 1) // 5 + 1
+        pictures = [Image.open(io.BytesIO(base64.b64decode(text))) for text in page["frames"]]
+        read = model.read(np.stack([np.array(picture) for picture in pictures]))
+        assert page["theta"] == pytest.approx(read["angle"].tolist(), abs=1e-6)
+        assert page["radius"] == pytest.approx(read["radius"].tolist(), abs=1e-6)
 
 
 def test_a_tasks_outcome_does_not_depend_on_the_other_tasks(a_run: Path):

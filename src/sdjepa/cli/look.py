@@ -1,11 +1,13 @@
-"""Verbs that look into a run: compass, report."""
+"""Verbs that look into a run: compass, report, watch."""
 
+import importlib.util
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from sdjepa.cli.app import STAGES, DataPath, RunPath, Split, app, bar, console, said
+from sdjepa.errors import UserError
 
 
 @app.command(rich_help_panel=STAGES)
@@ -55,3 +57,46 @@ def report(
     from sdjepa.report.page import report as work
 
     said(work(runs, out=out or runs[0] / "report.html", figures=figures))
+
+
+@app.command(rich_help_panel=STAGES)
+def watch(
+    run: RunPath,
+    host: Annotated[str, typer.Option(help="Where to listen; elsewhere needs the token.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option(help="The port; 0 takes a free one.")] = 8642,
+    token: Annotated[
+        str | None, typer.Option(help="Ask for this token, also on this machine.")
+    ] = None,
+    checkpoint: Annotated[str, typer.Option(help="Which checkpoint.")] = "latest",
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "cpu",
+    seed: Annotated[int, typer.Option(help="Chooses the tasks.")] = 0,
+    data: DataPath = None,
+) -> None:
+    """Watch the planner act live in a browser, interfere, and see its compass jump.
+
+    Serves this machine alone unless --host says otherwise; Ctrl-C ends it. Needs `sdjepa[watch]`.
+
+    sdjepa watch runs/a2
+    """
+    needed = ("starlette", "uvicorn", "websockets")
+    absent = [name for name in needed if importlib.util.find_spec(name) is None]
+    if absent:
+        raise UserError(
+            f"the live page needs {', '.join(absent)}; run: pip install 'sdjepa[watch]'"
+        )
+    from sdjepa.train.loop import pick_device
+    from sdjepa.watch.server import watch as work
+
+    work(
+        run,
+        data_path=data,
+        checkpoint=checkpoint,
+        device=str(pick_device(device)),
+        host=host,
+        port=port,
+        token=token,
+        seed=seed,
+        ready=typer.echo,
+    )

@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
-from sdjepa.cli.app import OTHERS, RunPath, app, bar, said
+from sdjepa.cli.app import OTHERS, DataPath, RunPath, app, bar, said
 
 import_app = typer.Typer(no_args_is_help=True, help="Bring another system's weights in as a run.")
-export_app = typer.Typer(no_args_is_help=True, help="Hand a run's weights to another system.")
+export_app = typer.Typer(no_args_is_help=True, help="Hand a run to another system.")
 data_app = typer.Typer(no_args_is_help=True, help="Look after datasets: audit, convert, pack.")
 app.add_typer(import_app, name="import", rich_help_panel=OTHERS)
 app.add_typer(export_app, name="export", rich_help_panel=OTHERS)
@@ -46,6 +46,34 @@ def export_lewm(
     from sdjepa.interop.lewm import export_lewm as work
 
     said(work(run, out))
+
+
+@export_app.command("rerun")
+def export_rerun(
+    run: RunPath,
+    out: Annotated[
+        Path | None, typer.Option(help="The file; RUN/episodes.rrd unless said.")
+    ] = None,
+    episodes: Annotated[int, typer.Option(help="How many held-out episodes.")] = 3,
+    seed: Annotated[int, typer.Option(help="Chooses the episodes.")] = 0,
+    data: DataPath = None,
+) -> None:
+    """Held-out episodes for the viewer rerun: frames, theta, r, surprise, path.
+
+    Needs `sdjepa[rerun]`. Look at the file with: rerun RUN/episodes.rrd
+    """
+    from sdjepa.interop.rerun import export_rerun as work
+
+    with bar("reading") as progress:
+        made = work(
+            run,
+            out or run / "episodes.rrd",
+            data=data,
+            episodes=episodes,
+            seed=seed,
+            progress=progress,
+        )
+    said(made)
 
 
 @data_app.command("audit")

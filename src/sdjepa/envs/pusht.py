@@ -2,7 +2,7 @@
 
 The simulator is stable-worldmodel's. Its own setter runs a physics step after assigning, which
 moves the agent up to 4 px and loses a tenth of all replays; here a state is assigned into a fresh
-space and nothing runs. The picture is the simulator's, read back in half the time.
+space and nothing runs. The picture is the simulator's, drawn only where something moves.
 """
 
 import os
@@ -13,14 +13,16 @@ import numpy as np
 from jaxtyping import Float, Int, UInt8
 
 from sdjepa.envs import demos, library
-from sdjepa.envs.base import NATIVE_SIZE, Columns, Env, Policy, refuse_shadow, speed
-from sdjepa.envs.pusher import Pusher
+from sdjepa.envs.base import Columns, Env, Policy, refuse_shadow, speed
+from sdjepa.envs.pusher import TABLE, Pusher
+from sdjepa.envs.table import Table
 
 POSITION_PX = 20.0  # the benchmark's tolerance over agent and block together
 ANGLE_RAD = np.pi / 9
 GOAL_XY = np.array([256.0, 256.0])  # the pose drawn in green, which the demonstrations aim for
 GOAL_ANGLE = np.pi / 4
 ACTION_PX = 100.0  # an action of 1 asks for a point this far from the agent
+BLOCK_TABLE = (130.0, 382.0)  # a block that lies here reaches no wall, however it is turned
 NOISE_PX = 20.0  # standard deviation, at noise 1, of the noisiest episode's targets
 
 
@@ -50,7 +52,7 @@ class PushT(Env):
         self.action_high = self._env.action_space.high.astype(np.float32)
         self._aim: np.ndarray | None = None
         self._env.reset(seed=0)
-        self._background = self._draw_background()
+        self._table = self._draw_table()
         self.reset(np.random.default_rng(0))
 
     def reset(self, rng: np.random.Generator) -> None:
@@ -78,16 +80,30 @@ class PushT(Env):
         self._env._set_goal_state(goal)
 
     def step(self, action: Float[np.ndarray, "action"]) -> None:
-        self._env.step(np.asarray(action, dtype=np.float64))
+        """The simulator's step, number for number, without the observation it would return."""
+        env = self._env
+        env.n_contact_points = 0
+        agent, space, dt = env.agent, env.space, env.dt
+        x, y = agent.position
+        ask_x, ask_y = (
+            x + float(action[0]) * env.action_scale,
+            y + float(action[1]) * env.action_scale,
+        )
+        for _ in range(int(1 / (dt * env.control_hz))):
+            (x, y), (vx, vy) = agent.position, agent.velocity
+            push_x = (ask_x - x) * env.k_p + (0 - vx) * env.k_v
+            push_y = (ask_y - y) * env.k_p + (0 - vy) * env.k_v
+            agent.velocity = (vx + push_x * dt, vy + push_y * dt)
+            space.step(dt)
 
     def observe(self) -> dict[str, np.ndarray]:
         env = self._env
-        state = env._get_obs()
+        state, substeps = env._get_obs(), int(1 / (env.dt * env.control_hz))
         return {
             "state": state,
             "proprio": np.concatenate([state[:2], state[5:]]),
             "block_pose": np.array([*env.block.position, env.block.angle]),
-            "n_contacts": np.asarray(env._get_info()["n_contacts"], dtype=np.int64),
+            "n_contacts": np.asarray(np.ceil(env.n_contact_points / substeps), dtype=np.int64),
         }
 
     def distance(self) -> float:
@@ -104,24 +120,31 @@ class PushT(Env):
         return bool(np.linalg.norm(error[:2]) < POSITION_PX and abs(error[2]) < ANGLE_RAD)
 
     def frame(self) -> UInt8[np.ndarray, "224 224 3"]:
-        import cv2
-        import pygame
+        return self._table.frame(self._env)
 
-        env = self._env
-        canvas = self._background.copy()
-        env._set_body_color(env.agent, env.variation_space["agent"]["color"].value.tolist())
-        env._set_body_color(env.block, env.variation_space["block"]["color"].value.tolist())
-        env.space.debug_draw(self._module.DrawOptions(canvas))
-        side = env.window_size
-        raw = np.frombuffer(pygame.image.tobytes(canvas, "RGB"), np.uint8).reshape(side, side, 3)
-        return cv2.resize(raw, (NATIVE_SIZE, NATIVE_SIZE))
+    def agent_at(self, row: Columns, point: Float[np.ndarray, "2"]) -> dict[str, np.ndarray]:
+        """The disc alone goes there and stands still; the block stays."""
+        state = np.array(row["state"], dtype=np.float64)
+        state[:2], state[5:] = np.clip(point, *TABLE), 0.0
+        return {"state": state}
 
-    def _draw_background(self):
-        """The table and its green goal, drawn by the simulator; leaves its space empty."""
+    def goal_at(self, row: Columns, point: Float[np.ndarray, "2"]) -> dict[str, np.ndarray]:
+        """The block goes there; the disc goes with it, so that it stands by the block as before."""
+        state = np.array(row["state"], dtype=np.float64)
+        shift = np.clip(point, *BLOCK_TABLE) - state[2:4]
+        state[:4] += np.tile(shift, 2)
+        state[:2], state[5:] = np.clip(state[:2], *TABLE), 0.0
+        return {"state": state}
+
+    def _draw_table(self) -> Table:
+        """The table and its green goal, drawn by the simulator."""
         env = self._env
         env.space.remove(*list(env.space.shapes))  # a list: the property is a view of what is left
         env.render()
-        return env.screen.copy()
+        table = Table(self._module, env)
+        env._setup()
+        table.furnish(env, library.load("envs.utils").light_color)
+        return table
 
     @classmethod
     def default_policy(cls, demos_given: Path | None) -> str:

@@ -5,7 +5,6 @@ plan, what does the latent know, how was it made.
 """
 
 from collections.abc import Sequence
-from importlib.resources import files
 from pathlib import Path
 
 import sdjepa
@@ -17,7 +16,8 @@ from sdjepa.report.knowing import knowing
 from sdjepa.report.making import making, minutes, parameters
 from sdjepa.report.planning import planning
 from sdjepa.report.read import RunFiles, read_runs
-from sdjepa.report.style import PALETTE, to_svg
+from sdjepa.report.shell import asset, document
+from sdjepa.report.style import to_svg
 from sdjepa.runs import write_atomic
 
 
@@ -33,30 +33,11 @@ def render(runs: Sequence[RunFiles]) -> str:
     """The page as one HTML string."""
     title = "SD-JEPA report: " + ", ".join(run.label for run in runs)
     body = _masthead(runs) + planning(runs) + knowing(runs) + making(runs) + _footer()
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        '<meta name="color-scheme" content="light dark">'
-        # The icon is empty on purpose: without it a browser asks the network for one.
-        '<link rel="icon" href="data:,">'
-        f"<title>{escape(title)}</title><style>{_themes()}{_asset('style.css')}</style></head>"
-        f'<body><a class="skip" href="#plan">Skip to the results</a><div class="page">{body}</div>'
-        f"<script>{_asset('page.js')}{_asset('player.js')}</script></body></html>\n"
-    )
-
-
-def _asset(name: str) -> str:
-    return (files("sdjepa.report") / name).read_text()
-
-
-def _themes() -> str:
-    light = "".join(f"--{name}:{pair[0]};" for name, pair in PALETTE.items())
-    dark = "".join(f"--{name}:{pair[1]};" for name, pair in PALETTE.items())
-    return (
-        f":root{{color-scheme:light;{light}}}"
-        "@media screen and (prefers-color-scheme:dark)"
-        f"{{:root:not([data-theme=light]){{color-scheme:dark;{dark}}}}}"
-        f"@media screen{{:root[data-theme=dark]{{color-scheme:dark;{dark}}}}}"
+    return document(
+        title,
+        f'<a class="skip" href="#plan">Skip to the results</a><div class="page">{body}</div>',
+        styles=[asset("style.css")],
+        scripts=[asset("page.js"), asset("draw.js"), asset("player.js")],
     )
 
 

@@ -1,14 +1,7 @@
 // The episode player: one slider moves frame, path, dial and traces together. No library.
 "use strict";
 (() => {
-  const SVG = "http://www.w3.org/2000/svg";
-  const draw = (parent, tag, attributes = {}, text = "") => {
-    const element = document.createElementNS(SVG, tag);
-    for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
-    if (text) element.textContent = text;
-    parent.append(element);
-    return element;
-  };
+  const { draw, shown, angleColour, dialFace } = sdjepa;
   const tile = (parent, caption, label) => {
     const figure = document.createElement("figure");
     const svg = draw(figure, "svg", { viewBox: "0 0 200 200", role: "img", "aria-label": label });
@@ -18,7 +11,6 @@
     parent.append(figure);
     return svg;
   };
-  const shown = (value) => value.toFixed(2).replace("-", "\u2212");
 
   function setUp(root) {
     const { items, colours } = JSON.parse(root.querySelector("script").textContent);
@@ -27,10 +19,7 @@
     );
     const tiles = root.querySelector(".tiles");
     const traces = root.querySelector(".traces");
-    const colour = (theta) => {
-      const turn = ((theta / (2 * Math.PI)) % 1 + 1) % 1;
-      return colours[Math.floor(turn * colours.length) % colours.length];
-    };
+    const colour = angleColour(colours);
     let item = items[0];
     let movers = []; // called with the row whenever it changes
     let timer = null;
@@ -75,13 +64,7 @@
       const { theta, radius } = item;
       if (!theta) return;
       const svg = tile(tiles, "\u03b8, the needle; its length is r", "Compass dial");
-      const g = draw(svg, "g", { transform: "translate(100 100) scale(1 -1)" });
-      colours.forEach((stroke, i) => {
-        const [a, b] = [i, i + 1.08].map((n) => (2 * Math.PI * n) / colours.length);
-        const d = `M${88 * Math.cos(a)} ${88 * Math.sin(a)}L${88 * Math.cos(b)} ${88 * Math.sin(b)}`;
-        draw(g, "path", { d, stroke, "stroke-width": 8, fill: "none" });
-      });
-      [26, 52, 78].forEach((r) => draw(g, "circle", { r, fill: "none", stroke: "var(--rule)" }));
+      const g = dialFace(svg, colours);
       const far = Math.max(...radius, 1e-9);
       const at = (row) => [
         (78 * radius[row] * Math.cos(theta[row])) / far, (78 * radius[row] * Math.sin(theta[row])) / far,

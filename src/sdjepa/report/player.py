@@ -29,10 +29,17 @@ Item = dict[str, Any]
 def player(run: RunFiles) -> str:
     """The player of one run, or nothing when no file holds an episode."""
     items = [*_held_out(run), *_edited(run), *_planned(run)]
-    if not items:
-        return ""
-    colours = [to_hex(colour) for colour in cyclic(COLOURS)(np.arange(COLOURS))]
-    data = json.dumps({"items": items, "colours": colours}, separators=(",", ":"))
+    return markup(items) if items else ""
+
+
+def angle_map() -> list[str]:
+    """The cyclic map as hexadecimal colours, from angle 0 once round."""
+    return [to_hex(colour) for colour in cyclic(COLOURS)(np.arange(COLOURS))]
+
+
+def markup(items: Sequence[Item]) -> str:
+    """A player of these episodes, to stand on a page with draw.js and player.js."""
+    data = json.dumps({"items": items, "colours": angle_map()}, separators=(",", ":"))
     options = "".join(
         f'<optgroup label="{escape(group)}">'
         + "".join(
@@ -126,11 +133,11 @@ def _episode(
     frame_skip: int,
 ) -> Item:
     traces = _angle_traces(episode["theta"], episode["radius"])
-    traces += [_trace(spoken(name), values) for name, values in episode["measures"].items()]
+    traces += [series(spoken(name), values) for name, values in episode["measures"].items()]
     if surprise is not None:
         names = {"angle_error": f"surprise of {THETA}", "latent_error": "surprise of the latent"}
         traces += [
-            _trace(names[name], values, first=surprise["first_step"] * frame_skip, every=frame_skip)
+            series(names[name], values, first=surprise["first_step"] * frame_skip, every=frame_skip)
             for name, values in surprise["signals"].items()
             if name in names
         ]
@@ -145,10 +152,10 @@ def _episode(
     return {
         "group": "Held-out episodes",
         "label": f"Episode {episode['episode']}",
-        "path": _rounded(episode["path"], 1),
+        "path": rounded(episode["path"], 1),
         "view": list(view),
-        "theta": _rounded(episode["theta"], 3),
-        "radius": _rounded(episode["radius"], 3),
+        "theta": rounded(episode["theta"], 3),
+        "radius": rounded(episode["radius"], 3),
         "traces": traces,
         "marks": marks,
         "overlay": overlay,
@@ -176,14 +183,14 @@ def _edited(run: RunFiles) -> list[Item]:
             {
                 "group": "Edited episodes: moment and meaning",
                 "label": f"Episode {pair['own']}, {words}",
-                "path": _rounded([(donor if w else own)["path"][row] for w, row in places], 1),
+                "path": rounded([(donor if w else own)["path"][row] for w, row in places], 1),
                 "view": list(_extent(run) or bounds(list(episodes.values()))),
-                "theta": _rounded(found["theta"], 3),
-                "radius": _rounded(radius, 3),
+                "theta": rounded(found["theta"], 3),
+                "radius": rounded(radius, 3),
                 "traces": [
-                    _trace(f"{THETA}, the meaning", found["theta"]),
-                    _trace(f"jump of {THETA}, the moment", found["jump"], first=1),
-                    _trace("r", radius),
+                    series(f"{THETA}, the meaning", found["theta"]),
+                    series(f"jump of {THETA}, the moment", found["jump"], first=1),
+                    series("r", radius),
                 ],
                 "marks": [{"row": cut, "kind": "cut", "label": "cut"} for cut in found["cuts"]],
                 "frames": [],
@@ -203,36 +210,51 @@ def _planned(run: RunFiles) -> list[Item]:
         goal = np.asarray(rollout["goal"], float)
         away = np.linalg.norm(path - goal[:2], axis=1)
         frames = list(rollout.get("frames") or ())
+        every = rollout.get("every") or max(1, round((len(path) - 1) / max(1, len(frames) - 1)))
+        theta, radius = _held(rollout, "theta", len(path)), _held(rollout, "radius", len(path))
+        needle = [] if theta is None else _angle_traces(np.unwrap(theta).tolist(), radius or [])
         ending = "reached" if rollout["success"] else "missed"
         items.append(
             {
                 "group": "Planned episodes",
                 "label": f"Task {rollout['task']}, goal {ending}",
-                "path": _rounded(path, 1),
+                "path": rounded(path, 1),
                 "view": list(rollout.get("extent") or bounds([{"path": [*path, goal[:2]]}])),
                 "overlay": bool(rollout.get("extent")),
-                "theta": None,
-                "radius": None,
-                "traces": [_trace("way to the goal", away)],
+                "theta": theta,
+                "radius": radius,
+                "traces": [*needle, series("way to the goal", away)],
                 "marks": [],
                 "frames": frames,
-                "every": max(1, round((len(path) - 1) / max(1, len(frames) - 1))),
-                "goal": _rounded(goal[:2], 1),
+                "every": every,
+                "goal": rounded(goal[:2], 1),
                 "goal_frame": rollout.get("goal_frame"),
-                "note": "The planner sees only the frame and the goal picture.",
+                "note": "The planner sees only the frame and the goal picture. A frame is kept, "
+                f"and the needle read, every {every} steps.",
             }
         )
     return items
 
 
+def _held(rollout: Mapping[str, Any], name: str, rows: int) -> list[float] | None:
+    """A reading per row: the last one taken; None where a score recorded none."""
+    if name not in rollout:
+        return None
+    kept = np.asarray(rollout[name], float)
+    last = np.minimum(np.arange(rows) // rollout["every"], len(kept) - 1)
+    return rounded(kept[last], 3)
+
+
 def _angle_traces(theta: Sequence[float], radius: Sequence[float]) -> list[Item]:
-    return [_trace(f"{THETA}, radians", theta), _trace("r, length", radius)]
+    return [series(f"{THETA}, radians", theta), series("r, length", radius)]
 
 
-def _trace(name: str, values: Any, *, first: int = 0, every: int = 1) -> Item:
-    return {"name": name, "values": _rounded(values, 4), "first": first, "every": every}
+def series(name: str, values: Any, *, first: int = 0, every: int = 1) -> Item:
+    """A trace; value i belongs to row first + i * every."""
+    return {"name": name, "values": rounded(values, 4), "first": first, "every": every}
 
 
-def _rounded(values: Any, digits: int) -> Any:
+def rounded(values: Any, digits: int) -> Any:
+    """Plain lists of short numbers; what is not finite becomes 0."""
     found = np.round(np.asarray(values, float), digits)
     return np.where(np.isfinite(found), found, 0.0).tolist()

@@ -14,7 +14,7 @@ GLOSSARY: dict[str, tuple[str, str]] = {
     "success": (
         "success",
         "The share of tasks in which the environment's own test said, within the allowed steps, "
-        "that the goal was reached.",
+        "that the goal was reached. More is better; read it against the floors.",
     ),
     "wilson": (
         "95 % interval",
@@ -41,7 +41,7 @@ GLOSSARY: dict[str, tuple[str, str]] = {
     "cost": (
         "cost",
         "What the planner makes small: the distance between the predicted latent and the goal's. "
-        "The content cost leaves the progress part out.",
+        "The content cost leaves the progress part out. Smaller should mean nearer.",
     ),
     "protocol": (
         "protocol",
@@ -63,11 +63,14 @@ GLOSSARY: dict[str, tuple[str, str]] = {
         "colours here "
         "wrap around.",
     ),
-    "r": ("r", "The length of the progress part: how long the needle is."),
+    "r": (
+        "r",
+        "The length of the progress part: how long the needle is. Near 0 the angle means nothing.",
+    ),
     "spearman": (
         "Spearman \u03c1",
         "Whether two series rise and fall together, from \u22121 (opposite) to +1 (together); "
-        "0 means no relation.",
+        "0 means no relation. Far from 0, and farther than every control, is a finding.",
     ),
     "clock": (
         "clock",
@@ -97,7 +100,8 @@ GLOSSARY: dict[str, tuple[str, str]] = {
     ),
     "surprise": (
         "surprise",
-        "How wrong the model's prediction of the next step was, as a distance or as an angle.",
+        "How wrong the model's prediction of the next step was, as a distance or as an angle. Good "
+        "is low throughout, with peaks where something unforeseen happened.",
     ),
     "prediction": (
         "prediction",
@@ -115,7 +119,8 @@ GLOSSARY: dict[str, tuple[str, str]] = {
     ),
     "rank": (
         "effective rank",
-        "How many directions of the latent are really used; falling towards 1 is collapse.",
+        "How many directions of the latent are really used; more is better, falling towards 1 is "
+        "collapse.",
     ),
     "spread": (
         "std",
@@ -123,13 +128,14 @@ GLOSSARY: dict[str, tuple[str, str]] = {
     ),
     "rollout": (
         "rollout",
-        "Squared error after the model has imagined that many blocks without looking.",
+        "Squared error after the model has imagined that many blocks without looking; good is "
+        "small and slow to grow.",
     ),
     "rung": ("rung", "The paper's name for a variant of the model; A2 is SD-JEPA, A0 is LeWM."),
     "mcnemar": (
         "exact McNemar test",
         "On shared tasks only those that one run solved and the other did not tell runs apart; the "
-        "p-value is the chance of so uneven a split between equal runs.",
+        "p-value is the chance of so uneven a split between equal runs: below 0.05 they differ.",
     ),
     "auroc": (
         "AUROC",

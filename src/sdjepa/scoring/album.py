@@ -2,13 +2,14 @@
 
 import base64
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from jaxtyping import UInt8
 
 from sdjepa.data.episodes import Episodes
 from sdjepa.envs.base import env_class
+from sdjepa.model.split import Parts, angle, radius
 from sdjepa.scoring.stage import Record
 from sdjepa.tasks import Outcome, Task
 
@@ -22,8 +23,10 @@ def pages(
     outcomes: Sequence[Outcome],
     goals: UInt8[np.ndarray, "tasks size size 3"],
     data: Episodes,
+    read: Callable[[UInt8[np.ndarray, "frames size size 3"]], Parts],
+    every: int,
 ) -> list[dict[str, object]]:
-    """One page per watched task."""
+    """One page per watched task; `read` is the model's view of frames taken `every` steps."""
     env = env_class(data.env)
     found = []
     for number, record in records.items():
@@ -42,10 +45,19 @@ def pages(
                 "success": outcomes[number].success,
                 "extent": env.extent,
                 "frames": [png(frame) for frame in record.frames],
+                "every": every,
+                **_needle(read(np.stack(record.frames))),
                 "goal_frame": png(goals[number]),
             }
         )
     return found
+
+
+def _needle(parts: Parts) -> dict[str, list[float]]:
+    """The compass at every kept frame; nothing for a model without a progress part."""
+    if parts.progress.shape[-1] < 2:
+        return {}
+    return {"theta": angle(parts.progress).tolist(), "radius": radius(parts.progress).tolist()}
 
 
 def png(frame: UInt8[np.ndarray, "height width 3"]) -> str:
