@@ -202,3 +202,38 @@ def test_the_angle_error_is_measured_the_short_way_round():
     state[:, 4] = [np.pi / 4, 2 * np.pi, np.pi / 4 + np.pi + 0.1]
     error = base.env_class("pusht").measures({"state": state})["block_angle_err"]
     assert error == pytest.approx([0, np.pi / 4, np.pi - 0.1])
+
+
+def test_what_is_redrawn_is_all_that_changes_at_contacts_walls_and_beyond_the_table(env):
+    rng = np.random.default_rng(8)
+    touching = outside = 0
+    for policy in ("pusher", "random", "pusher"):
+        env.reset(rng)
+        act = env.policy(policy, noise=1.0, rng=rng)
+        for number in range(60):
+            env.step(act())
+            if number % 2:
+                assert np.array_equal(env.frame(), env._env.render())
+                touching += int(env.observe()["n_contacts"]) > 0
+                outside += max(np.abs(np.array(env._env.agent.position) - 256)) > 240
+    for block in ([12, 14, 0.3], [500, 256, 2.0], [256, -30, 1.0], [700, 700, 0.0]):
+        env.set_state({"state": np.array([497.0, 9.0, *block, 0.0, 0.0])})
+        assert np.array_equal(env.frame(), env._env.render())
+    assert touching > 10
+    assert outside > 3
+
+
+def test_a_step_is_the_simulators_step_to_the_last_bit(env):
+    rng = np.random.default_rng(9)
+    env.reset(rng)
+    policy = env.policy("pusher", noise=1.0, rng=rng)
+    for _ in range(60):
+        row, action = env.observe(), policy()
+        env.set_state(row)
+        env._env.step(np.asarray(action, dtype=np.float64))
+        theirs, contacts = env.observe(), env._env._get_info()["n_contacts"]
+        env.set_state(row)
+        env.step(action)
+        ours = env.observe()
+        assert all(np.array_equal(ours[name], theirs[name]) for name in ours)
+        assert ours["n_contacts"] == contacts
