@@ -147,6 +147,18 @@ def test_drawn_candidates_are_where_their_actions_really_lead(world: World):
     assert np.array_equal(world._planner.candidates(-1, 1)[0], best)
 
 
+def test_a_new_task_is_not_begun_with_the_old_tasks_plan(world: World):
+    world.step()
+    assert not world.plan_due
+    world.begin(1)
+    assert world.sketch is None
+    world.step()
+    assert world.film.plans == [0]
+    start, goal = world.tasks[1].rows(world.data)
+    assert np.array_equal(world.film.moments[0].place, world.data.row(start)["proprio"])
+    assert np.array_equal(world.film.goals[0].place, world.data.row(goal)["proprio"])
+
+
 def test_a_search_that_is_interrupted_changes_nothing(trained: Path, tiny_data: Path):
     wanted = threading.Event()
     world = make_world(trained, tiny_data, interrupted=wanted.is_set)
@@ -301,6 +313,36 @@ def test_a_refused_command_is_answered_and_the_session_lives(session: Session):
     saved = ask(session, '{"do": "save"}').saved
     assert saved is not None
     assert "<html" in saved.read_text()
+
+
+def test_a_full_film_ends_the_run_and_not_the_session(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(films, "MOST_ROWS", 6)
+    for text in ('{"do": "step"}', '{"do": "step"}', '{"do": "step"}', '{"do": "reverse"}'):
+        ask(session, text)
+    wait_until(session, lambda: session.snapshot is not None and session.snapshot.rows == 6)
+    assert ask(session, '{"do": "run"}') == Answer()
+    assert "full" in (ask(session, '{"do": "step"}').error or "")
+    assert ask(session, '{"do": "task"}') == Answer()
+    ask(session, '{"do": "run"}')
+    wait_until(session, lambda: session.snapshot is not None and session.snapshot.rows == 6)
+    wait_until(session, lambda: session.snapshot is not None and not session.snapshot.running)
+    assert session.alive
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_bug_in_the_world_ends_the_session_and_everybody_is_told(
+    trained: Path, tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    session = Session(lambda interrupted: make_world(trained, tiny_data), out=tmp_path)
+    session.start()
+    told = threading.Event()
+    session.listen(lambda: None if session.alive else told.set())
+    monkeypatch.setattr(World, "step", lambda self: 1 / 0)
+    session.send(parse('{"do": "run"}'), lambda answer: None)  # type: ignore[arg-type]
+    assert told.wait(20)
+    session.close()
 
 
 def test_a_world_that_cannot_be_made_is_refused_where_it_is_asked_for(

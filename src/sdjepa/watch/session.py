@@ -59,7 +59,9 @@ class Session:
     def __init__(self, build: Callable[[Callable[[], bool]], World], *, out: Path) -> None:
         self._build, self._out = build, out
         self._commands: queue.Queue[tuple[Command, Reply]] = queue.Queue(WAITING)
-        self._urgent, self._closing, self._ready = (threading.Event() for _ in range(3))
+        self._urgent, self._closing, self._ready, self._ended = (
+            threading.Event() for _ in range(4)
+        )
         self._thread = threading.Thread(target=self._live, name="world", daemon=True)
         self._listeners: list[Callable[[], None]] = []
         self._refused: UserError | None = None
@@ -82,7 +84,8 @@ class Session:
 
     @property
     def alive(self) -> bool:
-        return self._thread.is_alive()
+        """Whether the world is still there; a bug may have ended it."""
+        return not self._ended.is_set()
 
     def listen(self, listener: Callable[[], None]) -> None:
         """Call `listener`, from the world's thread, whenever there is something new or it ends."""
@@ -123,6 +126,7 @@ class Session:
                     self._advance()
             self._world.close()
         finally:
+            self._ended.set()
             self._ready.set()
             for listener in self._listeners:
                 listener()
@@ -202,8 +206,16 @@ class Session:
                 self._begin((self._world.number + 1) % len(self._world.tasks))
                 self._running = True
                 self._publish()
-            return
-        self._step()
+        elif self._world.film.full:
+            self._end()
+            self._publish()
+        else:
+            self._step()
+
+    def _end(self) -> None:
+        """The task is over: rest, or rest a little."""
+        self._running = False
+        self._next_task_at = time.monotonic() + PAUSE_S if self._endless else None
 
     def _step(self) -> None:
         world, film = self._world, self._world.film
@@ -214,9 +226,8 @@ class Session:
             return
         self._times.append(time.monotonic())
         arrived = before is None and film.solved_at is not None
-        if (arrived or film.steps == film.budget or film.full) and self._running:
-            self._running = False
-            self._next_task_at = time.monotonic() + PAUSE_S if self._endless else None
+        if (arrived or film.steps == film.budget) and self._running:
+            self._end()
         self._publish()
 
     def _rate(self) -> float | None:

@@ -88,6 +88,7 @@ class World:
         self.film = Film(self._films, f"Episode {task.episode}, step {task.start}", budget)
         self._backwards: deque[Columns] = deque()
         self.sketch = None
+        self._forget()
         self._put(task)
         self._aim_recorded(task)
         self._see(np.zeros(self.env.action_dim))
@@ -241,7 +242,8 @@ class World:
 
     @property
     def rewinding(self) -> bool:
-        return bool(self._backwards)
+        """Whether frames of the past are still to be shown."""
+        return bool(self._backwards) and not self.film.full
 
     def _jump(self, label: str, state: Columns) -> None:
         self._refuse_full()
