@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from sdjepa.config import Collect
+from sdjepa.data import collect as collecting
 from sdjepa.data.collect import collect
 from sdjepa.data.episodes import Episodes
 from sdjepa.envs import base
@@ -31,9 +32,17 @@ def checksums(path: Path) -> dict[str, str]:
     return {name: column["sha256"] for name, column in columns.items()}
 
 
-def test_the_number_of_workers_changes_no_byte(dataset, tmp_path):
-    other = collect(SETTINGS.model_copy(update={"workers": 3}), tmp_path / "set")
+def test_the_number_of_workers_changes_no_byte(dataset, tmp_path, monkeypatch):
+    # Twelve parts instead of two, so that each of four workers has some.
+    monkeypatch.setattr(collecting, "_PART_ROWS", 2 * 41)
+    other = collect(SETTINGS.model_copy(update={"workers": 4}), tmp_path / "set")
     assert checksums(other) == checksums(dataset)
+    with h5py.File(other / "episodes.h5") as ours, h5py.File(dataset / "episodes.h5") as theirs:
+        for row in (0, 500, 983):
+            chunks = (
+                file["pixels"].id.read_direct_chunk((row, 0, 0, 0)) for file in (ours, theirs)
+            )
+            assert next(chunks) == next(chunks)
     assert Episodes.open(other).split_hash == Episodes.open(dataset).split_hash
 
 
@@ -100,7 +109,7 @@ def test_a_killed_collection_continues_to_the_same_bytes(dataset, tmp_path):
         f"collect(settings, Path({str(out)!r}))\n"
     )
     child = subprocess.Popen([sys.executable, "-c", script])
-    while not list(out.glob(".collect/part-*.npz")):
+    while not list(out.glob(".collect/part-*")):
         assert child.poll() is None
         time.sleep(0.01)
     os.kill(child.pid, signal.SIGKILL)

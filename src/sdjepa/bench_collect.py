@@ -24,7 +24,7 @@ import numpy as np
 from sdjepa import bench_draw
 from sdjepa.config import Collect
 from sdjepa.data import collect as collecting
-from sdjepa.data.writer import Writer, compress, digest, pack
+from sdjepa.data.writer import Writer, coder, digest, pack
 from sdjepa.envs import gl
 from sdjepa.envs.base import NAMES, Env, make
 from sdjepa.errors import UserError
@@ -246,9 +246,10 @@ def _stages(env: Env, settings: Collect, folder: Path) -> Iterator[Line]:
         spent["draw"] += time.perf_counter() - began
     for what, took in spent.items():
         yield line(what, took, len(frames))
-    for what, work in (("hash", digest), ("compress", compress)):
+    whole, squeeze = [np.ascontiguousarray(frame) for frame in frames], coder()
+    for what, work in (("hash", digest), ("compress", lambda frame: squeeze.compress(frame.data))):
         began = time.perf_counter()
-        for frame in frames:
+        for frame in whole:
             work(frame)
         yield line(what, time.perf_counter() - began, len(frames))
     packed = pack({name: np.stack(values) for name, values in columns.items()}, frames)

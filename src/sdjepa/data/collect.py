@@ -6,6 +6,7 @@ dataset. A killed collection is continued by the same command: parts that exist 
 """
 
 import functools
+import json
 import multiprocessing
 import os
 import shutil
@@ -110,7 +111,7 @@ def _join(settings: Collect, parts: Path, writer: Writer, *, progress: Progress)
     began, fresh = time.monotonic(), 0
     with _Crew(settings, num_groups=len(groups)) as crew:
         jobs = [
-            crew.submit(_make_part, settings, group, parts / f"part-{i:06d}.npz")
+            crew.submit(_make_part, settings, group, parts / f"part-{i:06d}")
             for i, group in enumerate(groups)
         ]
         for group, job in zip(groups, jobs, strict=True):
@@ -197,18 +198,20 @@ def _make_part(settings: Collect, group: range, path: Path) -> tuple[Path, bool]
 
 
 def _write_part(path: Path, episodes: Sequence[tuple[Packed, int]]) -> None:
-    arrays: dict[str, np.ndarray] = {}
-    for place, (packed, goals) in enumerate(episodes):
-        for name, values in packed.columns.items():
-            arrays[f"{place}/column/{name}"] = values
-        arrays[f"{place}/frames"] = np.frombuffer(b"".join(packed.frames), np.uint8)
-        arrays[f"{place}/sizes"] = np.array([len(frame) for frame in packed.frames])
-        arrays[f"{place}/digests"] = packed.digests
-        arrays[f"{place}/goals"] = np.array(goals)
+    """One line of JSON that says what follows, then the bytes of it, nothing between.
+
+    Not an `.npz`: unpacking one costs the joining process more than writing the dataset does.
+    """
+    head, body = [], []
+    for packed, goals in episodes:
+        columns = {name: np.ascontiguousarray(values) for name, values in packed.columns.items()}
+        shapes = {name: (values.dtype.str, values.shape) for name, values in columns.items()}
+        sizes = [len(frame) for frame in packed.frames]
+        head.append({"goals": int(goals), "sizes": sizes, "columns": shapes})
+        body += [*packed.frames, packed.digests.tobytes(), *(v.tobytes() for v in columns.values())]
     temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        with temporary.open("wb") as file:
-            np.savez(file, allow_pickle=False, **arrays)
+        temporary.write_bytes(b"".join([json.dumps(head).encode(), b"\n", *body]))
         temporary.replace(path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
@@ -219,20 +222,22 @@ def _write_part(path: Path, episodes: Sequence[tuple[Packed, int]]) -> None:
 
 
 def _read_part(path: Path) -> Iterator[tuple[Packed, int]]:
-    with np.load(path) as arrays:
-        names = [name.split("/", 1) for name in arrays.files]
-        for place in range(1 + max(int(head) for head, _ in names)):
-            blob = arrays[f"{place}/frames"].tobytes()
-            ends = np.cumsum(arrays[f"{place}/sizes"]).tolist()
-            starts = [0, *ends[:-1]]
-            columns = {
-                tail.removeprefix("column/"): arrays[f"{place}/{tail}"]
-                for head, tail in names
-                if head == str(place) and tail.startswith("column/")
-            }
-            frames = [blob[start:end] for start, end in zip(starts, ends, strict=True)]
-            digests = arrays[f"{place}/digests"]
-            yield Packed(columns, frames, digests), int(arrays[f"{place}/goals"])
+    whole = path.read_bytes()
+    at = whole.index(b"\n")
+    head, at = json.loads(whole[:at]), at + 1
+    for episode in head:
+        frames = []
+        for size in episode["sizes"]:
+            frames.append(whole[at : at + size])
+            at += size
+        digests = np.frombuffer(whole, np.uint8, 32 * len(frames), at).reshape(-1, 32)
+        at += digests.nbytes
+        columns = {}
+        for name, (kind, shape) in episode["columns"].items():
+            values = np.frombuffer(whole, kind, int(np.prod(shape)), at).reshape(shape)
+            at += values.nbytes
+            columns[name] = values.copy()  # else every part would stay in memory
+        yield Packed(columns, frames, digests.copy()), episode["goals"]
 
 
 def record(env: Env, settings: Collect, episode: int) -> tuple[Packed, int]:

@@ -6,7 +6,6 @@ the `zstandard` package, so neither end needs an HDF5 plug-in; programs that hav
 """
 
 import contextlib
-import functools
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
@@ -46,13 +45,8 @@ def digest(frame: UInt8[np.ndarray, "h w 3"]) -> bytes:
     return hashlib.sha256(np.ascontiguousarray(frame).data).digest()
 
 
-def compress(frame: UInt8[np.ndarray, "h w 3"]) -> bytes:
-    """A frame as the file holds it."""
-    return _coder().compress(np.ascontiguousarray(frame).data)
-
-
-@functools.cache
-def _coder() -> zstandard.ZstdCompressor:
+def coder() -> zstandard.ZstdCompressor:
+    """Makes chunks of frames; not to be shared by threads, which it does not survive."""
     return zstandard.ZstdCompressor(level=ZSTD_LEVEL)
 
 
@@ -60,14 +54,15 @@ class Packing:
     """Frames of one episode, compressed and hashed as they come: they need not wait in memory."""
 
     def __init__(self, *, compressed: bool = True) -> None:
-        self._compressed = compressed
+        self._coder = coder() if compressed else None
         self._frames: list[bytes] = []
         self._digests: list[bytes] = []
 
     def add(self, frame: UInt8[np.ndarray, "h w 3"]) -> None:
         whole = np.ascontiguousarray(frame)
         self._digests.append(digest(whole))
-        self._frames.append(compress(whole) if self._compressed else whole.tobytes())
+        coded = whole.tobytes() if self._coder is None else self._coder.compress(whole.data)
+        self._frames.append(coded)
 
     def close(self, columns: Mapping[str, np.ndarray]) -> Packed:
         digests = np.frombuffer(b"".join(self._digests), np.uint8).reshape(len(self._frames), 32)
