@@ -69,6 +69,12 @@ def test_a_way_is_timed_no_longer_than_its_budget_but_once_at_least(clock: Clock
     assert [t.first_seconds is None for t in last.timings] == [False, True, False, False, True]
 
 
+def test_only_the_ways_asked_for_are_timed(clock: Clock):
+    *_, last = bench_plan.bench_plan(small=True, repeats=1, only=["ours"])
+    assert [(t.who, t.tasks) for t in last.timings] == [("ours", 1), ("ours", 50)]
+    assert set(clock.told) == {"ours"}
+
+
 def test_what_a_faster_way_gives_up_is_measured():
     """Wrong latents and dear plans show, whatever the time they took."""
     model = bench_plan.awake(bench_plan.build(SMALLEST, seed=0)).eval()

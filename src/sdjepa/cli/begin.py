@@ -51,6 +51,9 @@ def bench(
         float | None,
         typer.Option(help="Plan: timed at most so long a way (5). Collect: one measurement (1)."),
     ] = None,
+    only: Annotated[
+        str, typer.Option(help="Plan: ways to time, e.g. `compile,theirs fp32`; all, unless named.")
+    ] = "",
     workers: Annotated[str, typer.Option(help="Collect: numbers of processes.")] = "1,4,16",
     envs: Annotated[str, typer.Option(help="Collect: environments; all, unless named.")] = "",
 ) -> None:
@@ -64,7 +67,8 @@ def bench(
         _bench_collect(out, seconds=seconds or 1.0, workers=workers, envs=envs)
         return
     if what == "plan":
-        _bench_plan(out, repeats=repeats, seconds=seconds or 5.0, small=small)
+        words = only.split(",") if only else []
+        _bench_plan(out, repeats=repeats, seconds=seconds or 5.0, small=small, only=words)
         return
     if what != "train":
         raise UserError(f"unknown benchmark {what!r}; there are train, plan and collect")
@@ -80,19 +84,24 @@ def bench(
         said(write_json(out, result.as_json()))
 
 
-def _bench_plan(out: Path | None, *, repeats: int, seconds: float, small: bool) -> None:
+def _bench_plan(
+    out: Path | None, *, repeats: int, seconds: float, small: bool, only: list[str]
+) -> None:
     from sdjepa.bench_plan import SMALL_SEARCH, bench_plan
     from sdjepa.runs import write_json
 
     search = SMALL_SEARCH if small else {}
     result = None
-    for result in bench_plan(repeats=repeats, seconds=seconds, small=small, **search):
+    for result in bench_plan(repeats=repeats, seconds=seconds, small=small, only=only, **search):
         if len(result.timings) == 1:
             typer.echo(result.head())
         typer.echo(result.line(result.timings[-1]))
         if out is not None:  # what is known survives whatever happens to the rest
             write_json(out, result.as_json())
-    assert result is not None
+    if result is None:
+        raise UserError(
+            f"no way of planning is called {' or '.join(only)}; try ours, theirs, graph"
+        )
     typer.echo("\n".join(["", *result.lines()]))
     if out is not None:
         said(out)

@@ -216,9 +216,9 @@ def run_block(
             q, [*(pair[0] for pair in before), k], [*(pair[1] for pair in before), v]
         )
     _, _, gate, shift, scale, gate_mlp = modulation.chunk(6, dim=-1)
-    x = x + gate * _linear(mixed.flatten(2), layer.out)
+    x = torch.addcmul(x, gate, _linear(mixed.flatten(2), layer.out))
     normed = _steer(x, scale, shift, layer.norm_mlp)
-    return x + gate_mlp * _linear(_gelu(normed, layer.up), layer.down), (k, v)
+    return torch.addcmul(x, gate_mlp, _linear(_gelu(normed, layer.up), layer.down)), (k, v)
 
 
 def _queries_keys_values(
@@ -248,7 +248,8 @@ def run_exit(exit: Exit, x: Float[Tensor, "batch width"]) -> Float[Tensor, "batc
 
 def _steer(x: Tensor, scale: Tensor, shift: Tensor, norm: tuple[Tensor, Tensor]) -> Tensor:
     plain = F.layer_norm(x, x.shape[-1:], eps=1e-6)
-    return F.layer_norm(plain * (1 + scale) + shift, x.shape[-1:], *norm)
+    # Not plain * (1 + scale) + shift: in half precision 1 + scale would be rounded to 1/128.
+    return F.layer_norm(torch.addcmul(plain + shift, plain, scale), x.shape[-1:], *norm)
 
 
 def _linear(x: Tensor, layer: tuple[Tensor, Tensor]) -> Tensor:
