@@ -15,8 +15,11 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from sdjepa import ranks
-from sdjepa.config import Objectives
+from sdjepa.config import Config, Objectives, change
 from sdjepa.objectives.total import TERMS, losses
+from sdjepa.runs import Run
+from sdjepa.train.checkpoint import load_checkpoint
+from sdjepa.train.loop import train
 from sdjepa.train.monitor import gradient_cosines
 from small import noise, random_batch, scene_of, small_model
 
@@ -139,6 +142,44 @@ def test_collectives_have_the_gradients_of_the_joined_numbers(
         assert_close(found["total"], joined.grad[rank])
         assert_close(found["gather"], (torch.arange(6.0) * (1 + 2))[3 * rank : 3 * rank + 3])
         assert_close(found["gathered"], joined.detach().flatten())
+
+
+def under_torchrun(processes: int, *words: str) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += [f"--nproc-per-node={processes}", "-m", "sdjepa", *words]
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.slow
+def test_a_run_begun_alone_goes_on_with_two_processes_as_if_nothing_had_happened(
+    tiny_config: Config, tmp_path: Path
+):
+    """The command line under torchrun, real processes: the same losses, the same weights."""
+    config = change(tiny_config, ["model.dropout=0.0", "train.ema=0.9"])
+    alone = Run.create(tmp_path / "alone", config)
+    train(alone)
+
+    class Crash(Exception):
+        pass
+
+    def crash(done: int, total: int, note: str = "") -> None:
+        if total == 12 and done == 6:
+            raise Crash
+
+    moved = Run.create(tmp_path / "moved", config)
+    with pytest.raises(Crash):
+        train(moved, progress=crash)
+    under_torchrun(2, "train", "--resume", str(moved.path))
+    assert [r["step"] for r in moved.metrics()] == list(range(1, 13))
+    for mine, theirs in zip(moved.metrics(), alone.metrics(), strict=True):
+        for name in ("loss", "prediction", "sigreg", "triplet", "gradient_norm"):
+            assert mine[name] == pytest.approx(theirs[name], rel=1e-3), (name, mine["step"])
+    last = [load_checkpoint(run.path).model.state_dict() for run in (moved, alone)]
+    for name, value in last[1].items():
+        # Adam divides by the size of a gradient: where that is nearly 0, its rounding is not.
+        assert_close(last[0][name].float(), value.float(), atol=2e-3, rtol=1e-2)
 
 
 def test_one_process_has_nothing_to_sum():

@@ -23,7 +23,7 @@ from sdjepa.runs import Run
 from sdjepa.train.checkpoint import load_checkpoint, load_weights
 from sdjepa.train.loop import prepare, take_step, train
 
-UNTIMED = ("frames_per_second",)
+UNTIMED = ("frames_per_second", "steps_per_second", "seconds")
 
 
 def weights(run: Path) -> bytes:

@@ -159,6 +159,7 @@ class Train(Section):
     checkpoint_every: int = Field(default=1000, ge=1)
     keep_checkpoints: int = Field(default=2, ge=1)
     diagnose_every: int = Field(default=0, ge=0)  # 0 = never; cosine between the terms' gradients
+    trackers: tuple[str, ...] = ()  # beside metrics.jsonl: tensorboard, wandb, trackio
 
 
 class Plan(Section):
@@ -191,7 +192,7 @@ class Plan(Section):
     bounds: Literal["none", "clip"] = "none"  # clip: candidates stay inside the action space
     batch: int = Field(default=0, ge=0)  # tasks planned together on a GPU; 0 = as many as fit
     precision: Literal["fp32", "tf32", "bf16"] = "fp32"  # of the rollout, on a GPU
-    # auto: graph on a GPU, eager elsewhere; graph: a round is one CUDA graph; compile: fused as well
+    # auto: graph on a GPU, else eager; graph: a round is one CUDA graph; compile: fused as well
     engine: Literal["auto", "eager", "graph", "compile"] = "auto"
     seed: int = 42
 

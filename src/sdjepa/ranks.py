@@ -26,8 +26,22 @@ def start(device: torch.device) -> bool:
     if int(os.environ.get("WORLD_SIZE", "1")) < 2:
         return False
     if not dist.is_initialized():
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     return True
+
+
+def wait() -> None:
+    """Until all processes have come this far."""
+    if world_size() > 1:
+        dist.barrier()
+
+
+def stop() -> None:
+    """Part from the others, if there are any."""
+    if world_size() > 1:
+        dist.destroy_process_group()
 
 
 class _Total(torch.autograd.Function):

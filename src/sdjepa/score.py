@@ -117,9 +117,10 @@ def choose_tasks(data: Episodes, settings: Score, *, trivial: Callable[[Task], b
     shared = {"offset": settings.offset, "count": settings.tasks}
     if "pack" in data.info:
         return list(packed_tasks(data, **shared))
-    if settings.protocol == "lewm":
+    episodes = PROTOCOLS[settings.protocol].episodes
+    if episodes == "all":
         return lewm_tasks(data.lengths, **shared, seed=settings.seed)
-    held_out = data.episode_ids(PROTOCOLS[settings.protocol].episodes)
+    held_out = data.episode_ids(episodes)
     return strict_tasks(data.lengths, held_out, trivial=trivial, **shared, seed=settings.seed)
 
 

@@ -94,14 +94,23 @@ def train(
 
 
 def _train(path: Path, config: "Config | None") -> None:
-    from sdjepa.runs import Run
-    from sdjepa.train.loop import complete
+    from contextlib import nullcontext
+
+    from sdjepa import ranks
+    from sdjepa.runs import Run, silent
+    from sdjepa.train.loop import complete, pick_device
     from sdjepa.train.loop import train as work
 
-    with Run(path).lock() if config or path.exists() else Run.open(path).lock():
-        if config is not None:
-            run = Run.create(path, complete(config))
-        else:
-            run = Run.open(path)
-        with bar("training") as progress:
-            said(work(run, resume=config is None, progress=progress))
+    said_device = config.train.device if config else Run.open(path).config.train.device
+    ranks.start(pick_device(said_device))
+    leader = ranks.rank() == 0
+    # Of several processes the first owns the directory; the others read what it has written.
+    with Run(path).lock() if leader else nullcontext():
+        if leader and config is not None:
+            Run.create(path, complete(config))
+        ranks.wait()
+        with bar("training") if leader else nullcontext(silent) as progress:
+            found = work(Run.open(path), resume=config is None, progress=progress)
+        if leader:
+            said(found)
+    ranks.stop()

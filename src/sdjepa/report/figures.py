@@ -193,7 +193,8 @@ def loss_terms(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def health_terms(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
     """What else was logged about the model: spread, rank, rollouts, conflict between terms."""
-    aside = {"step", "epoch", "learning_rate", "frames_per_second", "seconds", "loss"}
+    aside = {"step", "epoch", "learning_rate", "steps_per_second", "seconds", "loss"}
+    aside |= {"frames_per_second", "share_of_chip", "token_cover"}
     return [
         name
         for name in _numbers(metrics)

@@ -4,7 +4,8 @@ import time
 
 import torch
 
-from sdjepa.config import Model
+from sdjepa import ranks
+from sdjepa.config import Config, Model
 from sdjepa.seeds import stream
 
 
@@ -42,3 +43,32 @@ def matmul_rate(device: torch.device) -> float:
 
     once(3)
     return 2 * n**3 / min(once(5) for _ in range(3))
+
+
+class Pace:
+    """How fast a run goes, and which share of the chip that is."""
+
+    def __init__(self, config: Config, *, device: torch.device, step: int) -> None:
+        frames, batch = config.data.window_frames, config.train.batch
+        self._frames = frames * batch
+        self._flops = step_flops(config.model, batch=batch, frames=frames)
+        self._chip = matmul_rate(device) * ranks.world_size() if device.type == "cuda" else None
+        self.restart(step)
+
+    def restart(self, step: int) -> None:
+        """Count from here: what is done between two steps is not training."""
+        self._clock, self._since = time.monotonic(), step
+
+    def __call__(self, step: int) -> dict[str, float]:
+        """Rates since the last restart; the caller has just waited for the device."""
+        rate = (step - self._since) / max(time.monotonic() - self._clock, 1e-9)
+        found = {"steps_per_second": rate, "frames_per_second": rate * self._frames}
+        if self._chip is not None:
+            found["share_of_chip"] = rate * self._flops / self._chip
+        return found
+
+    def words(self, record: dict[str, float]) -> str:
+        """For the progress bar."""
+        said = f"loss {record['loss']:.4f}, {record['frames_per_second']:,.0f} frames/s"
+        share = record.get("share_of_chip")
+        return said if share is None else f"{said}, {100 * share:.0f} % of the chip"

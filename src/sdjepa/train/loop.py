@@ -4,6 +4,7 @@ Every random draw of a step is a function of (seed, step), so a run that is kill
 the weights of one that never stopped, to the last bit on the CPU. `torchrun` makes it many.
 """
 
+import os
 import signal
 import time
 from contextlib import nullcontext
@@ -12,7 +13,6 @@ from pathlib import Path
 from types import FrameType
 
 import torch
-import torch.distributed as dist
 
 from sdjepa import ranks
 from sdjepa.config import Config
@@ -23,11 +23,13 @@ from sdjepa.errors import UserError
 from sdjepa.model.world_model import WorldModel, build
 from sdjepa.objectives.total import Scene, losses, weights
 from sdjepa.runs import Progress, Run, silent
+from sdjepa.train.arithmetic import Pace
 from sdjepa.train.average import Average
 from sdjepa.train.checkpoint import find_checkpoint, restore, save_checkpoint
 from sdjepa.train.monitor import gradient_cosines, latent_health, rollout_errors, token_cover
 from sdjepa.train.schedule import learning_rate, make_optimizer
 from sdjepa.train.step import Stepper, cut, look, make_stepper, numbers
+from sdjepa.train.trackers import Trackers
 
 VALIDATION_BATCHES = 8
 VALIDATION_FRAMES = 6  # room for a five-block rollout; losses look at the training window's length
@@ -55,7 +57,8 @@ def pick_device(name: str) -> torch.device:
         return torch.device(name)
     if not torch.cuda.is_available():
         return torch.device("cpu")
-    return torch.device("cuda", ranks.rank() % torch.cuda.device_count())
+    # LOCAL_RANK, not the rank among all: each machine counts its GPUs from 0.
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
 
 
 def complete(config: Config) -> Config:
@@ -180,8 +183,19 @@ class _Stop:
             signal.signal(number, handler)
 
 
+def _agreed(job: Job, stop: _Stop, done: int) -> bool:
+    """Whether to stop here. Several processes ask each other, where they talk anyway."""
+    if ranks.world_size() == 1:
+        return stop.wished
+    if done % job.config.train.log_every:
+        return False
+    wishes = torch.tensor(float(stop.wished), device=job.device)
+    return bool(ranks.total(wishes) > 0)
+
+
 def train(run: Run, *, resume: bool = False, progress: Progress = silent) -> Path:
     """Train `run` to its last step; returns the final checkpoint."""
+    began = time.monotonic()
     config = run.config
     job = prepare(config, progress=progress)
     leader = ranks.rank() == 0
@@ -191,39 +205,44 @@ def train(run: Run, *, resume: bool = False, progress: Progress = silent) -> Pat
         start = restore(job.model, job.optimizer, average=job.average, checkpoint=found)
     if leader:
         run.rewind_metrics(start)
+    before = run.metrics()[-1].get("seconds", 0.0) if start and run.metrics() else 0.0
+    trackers = Trackers(config.train.trackers if leader else (), run)
     job.model.train()
     shared = {"optimizer": job.optimizer, "average": job.average}
     shared |= {"config": config, "stats": job.stats}
     saved = run.path / "checkpoints" / f"step-{start:08d}"
-    clock, since = time.monotonic(), start
+    pace = Pace(config, device=job.device, step=start)
     with _Stop() as stop:
         for step in range(start, job.steps):
             terms, scene = take_step(job, step)
             done = step + 1
-            last = done == job.steps or stop.wished
+            stopped = _agreed(job, stop, done)
+            last = done == job.steps or stopped
             if done % config.train.log_every == 0 or last or _diagnoses(job, step):
                 record = _record(job, terms, scene=scene, step=step, saved=saved)
-                elapsed = max(time.monotonic() - clock, 1e-9)
-                frames = config.train.batch * config.data.window_frames * (done - since)
-                record["frames_per_second"] = frames / elapsed
-                clock, since = time.monotonic(), done
+                record |= pace(done)
                 if done % config.train.validate_every == 0 or done == job.steps:
                     record |= validate(job)
+                record["seconds"] = before + time.monotonic() - began
                 if leader:
                     run.append_metrics(record)
-                progress(done, job.steps, f"loss {record['loss']:.4f}")
+                    trackers.log(record, step=done)
+                progress(done, job.steps, pace.words(record))
+                pace.restart(done)
             else:
                 progress(done, job.steps)
             if done % config.train.checkpoint_every == 0 or last:
                 if leader:
                     saved = save_checkpoint(run, job.model, step=done, **shared)
-                if ranks.world_size() > 1:
-                    dist.barrier()
-            if stop.wished and done < job.steps:
+                ranks.wait()
+                pace.restart(done)
+            if stopped and done < job.steps:
+                trackers.close()
                 raise UserError(
                     f"stopped after step {done} of {job.steps}. "
                     f"Continue with: sdjepa train --resume {run.path}"
                 )
+    trackers.close()
     return find_checkpoint(run.path)
 
 

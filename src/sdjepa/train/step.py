@@ -165,7 +165,10 @@ class Recorded:
             scene = look(model, config, Batch(*batch), drawn=drawn)
             return losses(scene, active=active), scene.latents, scene.predicted
 
-        self._forward = torch.compile(forward, fullgraph=True, dynamic=False)
+        # fallback_random: dropout draws the numbers it would draw eagerly.
+        self._forward = torch.compile(
+            forward, fullgraph=True, dynamic=False, options={"fallback_random": True}
+        )
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self, batch: Batch, *, step: int, rate: float) -> Outcome:

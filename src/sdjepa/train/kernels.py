@@ -1,0 +1,287 @@
+"""The encoder's sublayers as GPU kernels: attention and MLP, forward and backward, each one pass.
+
+What a wide ViT computes is arithmetic; a narrow one (192) moves memory. These kernels keep what is
+between two matrix products on the chip: scores and probabilities, the MLP's hidden layer forward,
+its activation and derivative backward, and the column sums that are bias gradients. Nothing is
+saved but inputs and outputs. `fast.py` puts them together; only the recorded step uses them.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from jaxtyping import Float
+from torch import Tensor
+
+LOG2E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def _gelu(x):
+    """x * Phi(x) and its derivative; Phi to 1.5e-7, with the one exponential both need."""
+    # Abramowitz and Stegun 7.1.26: erfc(|x| / sqrt 2) = polynomial(t) * exp(-x^2 / 2).
+    t = 1.0 / (1.0 + 0.23164189 * tl.abs(x))
+    gauss = tl.exp2(x * x * (-0.5 * LOG2E))
+    poly = t * (
+        0.127414796 + t * (-0.142248368 + t * (0.7107068705 + t * (-0.7265760135 + t * 0.5307027145)))
+    )
+    tail = poly * gauss
+    phi = tl.where(x > 0, 1.0 - tail, tail)
+    return x * phi, phi + x * gauss * 0.3989422804
+
+
+@triton.jit
+def _normalised(x, row, inside, eps, A: tl.constexpr, B: tl.constexpr):
+    """Rows of x without mean, over their deviation, in two pieces of columns: A then B."""
+    a, b = tl.arange(0, A), A + tl.arange(0, B)
+    at = row[:, None] * (A + B)
+    xa = tl.load(x + at + a[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
+    xb = tl.load(x + at + b[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
+    mean = (tl.sum(xa, 1) + tl.sum(xb, 1)) / (A + B)
+    xa -= mean[:, None]
+    xb -= mean[:, None]
+    rstd = tl.rsqrt((tl.sum(xa * xa, 1) + tl.sum(xb * xb, 1)) / (A + B) + eps)
+    return xa * rstd[:, None], xb * rstd[:, None], rstd
+
+
+@triton.jit
+def mlp_forward_kernel(
+    x, w1, b1, w2, b2, out, rows, eps,
+    A: tl.constexpr, B: tl.constexpr, HIDDEN: tl.constexpr, ROWS: tl.constexpr, H: tl.constexpr,
+):  # fmt: skip
+    dtype = x.dtype.element_ty
+    row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    inside = row < rows
+    ya, yb, _ = _normalised(x, row, inside, eps, A, B)
+    ya, yb = ya.to(dtype), yb.to(dtype)
+    a, b, h = tl.arange(0, A), A + tl.arange(0, B), tl.arange(0, H)
+    acc_a = tl.zeros([ROWS, A], dtype=tl.float32)
+    acc_b = tl.zeros([ROWS, B], dtype=tl.float32)
+    for start in range(0, HIDDEN, H):
+        hidden = start + h
+        w1a = tl.load(w1 + hidden[None, :] * (A + B) + a[:, None])
+        w1b = tl.load(w1 + hidden[None, :] * (A + B) + b[:, None])
+        w2a = tl.load(w2 + a[None, :] * HIDDEN + hidden[:, None])
+        w2b = tl.load(w2 + b[None, :] * HIDDEN + hidden[:, None])
+        pre = tl.dot(yb, w1b, tl.dot(ya, w1a)) + tl.load(b1 + hidden)[None, :]
+        act, _ = _gelu(pre)
+        act = act.to(dtype)
+        acc_a = tl.dot(act, w2a, acc_a)
+        acc_b = tl.dot(act, w2b, acc_b)
+    at = row[:, None] * (A + B)
+    acc_a += tl.load(b2 + a)[None, :]
+    acc_b += tl.load(b2 + b)[None, :]
+    acc_a += tl.load(x + at + a[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
+    acc_b += tl.load(x + at + b[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
+    tl.store(out + at + a[None, :], acc_a.to(dtype), mask=inside[:, None])
+    tl.store(out + at + b[None, :], acc_b.to(dtype), mask=inside[:, None])
+
+
+@triton.jit
+def mlp_backward_kernel(
+    x, dout, w1, b1, w2, xhat, act_out, dpre_out, dx, db1, db2, rows, eps,
+    A: tl.constexpr, B: tl.constexpr, HIDDEN: tl.constexpr, ROWS: tl.constexpr, H: tl.constexpr,
+    DX: tl.constexpr,
+):  # fmt: skip
+    """Recomputes the hidden layer; with DX also goes back through the LayerNorm to `dx`."""
+    dtype = x.dtype.element_ty
+    tile = tl.program_id(0)
+    row = (tile * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    inside = row < rows
+    a, b, h = tl.arange(0, A), A + tl.arange(0, B), tl.arange(0, H)
+    at = row[:, None] * (A + B)
+    ya, yb, rstd = _normalised(x, row, inside, eps, A, B)
+    ya, yb = ya.to(dtype), yb.to(dtype)
+    tl.store(xhat + at + a[None, :], ya, mask=inside[:, None])
+    tl.store(xhat + at + b[None, :], yb, mask=inside[:, None])
+    da = tl.load(dout + at + a[None, :], mask=inside[:, None], other=0.0)
+    db = tl.load(dout + at + b[None, :], mask=inside[:, None], other=0.0)
+    tl.store(db2 + tile * (A + B) + a, tl.sum(da.to(tl.float32), 0))
+    tl.store(db2 + tile * (A + B) + b, tl.sum(db.to(tl.float32), 0))
+    if DX:
+        acc_a = tl.zeros([ROWS, A], dtype=tl.float32)
+        acc_b = tl.zeros([ROWS, B], dtype=tl.float32)
+    for start in range(0, HIDDEN, H):
+        hidden = start + h
+        w1a = tl.load(w1 + hidden[:, None] * (A + B) + a[None, :])
+        w1b = tl.load(w1 + hidden[:, None] * (A + B) + b[None, :])
+        w2a = tl.load(w2 + a[:, None] * HIDDEN + hidden[None, :])
+        w2b = tl.load(w2 + b[:, None] * HIDDEN + hidden[None, :])
+        pre = tl.dot(yb, tl.trans(w1b), tl.dot(ya, tl.trans(w1a))) + tl.load(b1 + hidden)[None, :]
+        dact = tl.dot(db, w2b, tl.dot(da, w2a))
+        act, slope = _gelu(pre)
+        dpre = dact * slope
+        tl.store(db1 + tile * HIDDEN + hidden, tl.sum(dpre, 0))
+        dpre = dpre.to(dtype)
+        to = row[:, None] * HIDDEN + hidden[None, :]
+        tl.store(act_out + to, act.to(dtype), mask=inside[:, None])
+        tl.store(dpre_out + to, dpre, mask=inside[:, None])
+        if DX:
+            acc_a = tl.dot(dpre, w1a, acc_a)
+            acc_b = tl.dot(dpre, w1b, acc_b)
+    if DX:
+        ya = tl.load(xhat + at + a[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
+        yb = tl.load(xhat + at + b[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
+        mean = (tl.sum(acc_a, 1) + tl.sum(acc_b, 1)) / (A + B)
+        along = (tl.sum(acc_a * ya, 1) + tl.sum(acc_b * yb, 1)) / (A + B)
+        acc_a = (acc_a - mean[:, None] - ya * along[:, None]) * rstd[:, None]
+        acc_b = (acc_b - mean[:, None] - yb * along[:, None]) * rstd[:, None]
+        acc_a += tl.load(dout + at + a[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
+        acc_b += tl.load(dout + at + b[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
+        tl.store(dx + at + a[None, :], acc_a.to(dtype), mask=inside[:, None])
+        tl.store(dx + at + b[None, :], acc_b.to(dtype), mask=inside[:, None])
+    else:
+        tl.store(dx + row, rstd, mask=inside)
+
+
+@triton.jit
+def attend_forward_kernel(
+    qkv, out, lse, scale,
+    HEADS: tl.constexpr, D: tl.constexpr, PATCHES: tl.constexpr, Q: tl.constexpr, K: tl.constexpr,
+):  # fmt: skip
+    """One block of Q patch queries of one head of one frame, or (last program) the class query.
+
+    Patches are a round number; the class token, which makes it an odd one, starts the softmax.
+    """
+    dtype = qkv.dtype.element_ty
+    block, frame, head = tl.program_id(0), tl.program_id(1) // HEADS, tl.program_id(1) % HEADS
+    d, key = tl.arange(0, D), tl.arange(0, K)
+    row: tl.constexpr = 3 * HEADS * D
+    base = qkv + frame.to(tl.int64) * (PATCHES + 1) * row + head * D
+    keys, values = base + HEADS * D, base + 2 * HEADS * D
+    out += frame.to(tl.int64) * (PATCHES + 1) * HEADS * D + head * D
+    lse += (frame * HEADS + head) * (PATCHES + 1)
+    kc = tl.load(keys + d).to(tl.float32)
+    vc = tl.load(values + d).to(tl.float32)
+    if block < PATCHES // Q:
+        token = 1 + block * Q + tl.arange(0, Q)
+        q = tl.load(base + token[:, None] * row + d[None, :])
+        top = tl.sum(q.to(tl.float32) * kc[None, :], 1) * scale
+        total = tl.full([Q], 1.0, dtype=tl.float32)
+        acc = tl.zeros([Q, D], dtype=tl.float32) + vc[None, :]
+        for start in range(1, PATCHES + 1, K):
+            k = tl.load(keys + (start + key)[None, :] * row + d[:, None])
+            v = tl.load(values + (start + key)[:, None] * row + d[None, :])
+            s = tl.dot(q, k) * scale
+            new = tl.maximum(top, tl.max(s, 1))
+            p = tl.exp2(s - new[:, None])
+            keep = tl.exp2(top - new)
+            total = total * keep + tl.sum(p, 1)
+            acc = tl.dot(p.to(dtype), v, acc * keep[:, None])
+            top = new
+        acc /= total[:, None]
+        tl.store(out + token[:, None] * (HEADS * D) + d[None, :], acc.to(dtype))
+        tl.store(lse + token, top + tl.log2(total))
+    else:
+        q1 = tl.load(base + d).to(tl.float32)
+        top1 = tl.sum(q1 * kc, 0) * scale
+        total1 = top1 * 0.0 + 1.0
+        acc1 = vc
+        for start in range(1, PATCHES + 1, K):
+            k = tl.load(keys + (start + key)[:, None] * row + d[None, :]).to(tl.float32)
+            v = tl.load(values + (start + key)[:, None] * row + d[None, :]).to(tl.float32)
+            s1 = tl.sum(k * q1[None, :], 1) * scale
+            new1 = tl.maximum(top1, tl.max(s1, 0))
+            p1 = tl.exp2(s1 - new1)
+            keep1 = tl.exp2(top1 - new1)
+            total1 = total1 * keep1 + tl.sum(p1, 0)
+            acc1 = acc1 * keep1 + tl.sum(p1[:, None] * v, 0)
+            top1 = new1
+        tl.store(out + d, (acc1 / total1).to(dtype))
+        tl.store(lse, top1 + tl.log2(total1))
+
+
+@triton.jit
+def _half_rows(base, grad, seen, lse, token, d, kc, vc, scale, row: tl.constexpr, C: tl.constexpr):
+    """Half the patch queries, and what the class key gives them and gets from them."""
+    q = tl.load(base + token[:, None] * row + d[None, :])
+    g = tl.load(grad + token[:, None] * C + d[None, :])
+    o = tl.load(seen + token[:, None] * C + d[None, :])
+    q32, g32 = q.to(tl.float32), g.to(tl.float32)
+    norm = tl.load(lse + token)
+    delta = tl.sum(g32 * o.to(tl.float32), 1)
+    p = tl.exp2(tl.sum(q32 * kc[None, :], 1) * scale - norm)
+    ds = p * (tl.sum(g32 * vc[None, :], 1) - delta)
+    dq = ds[:, None] * kc[None, :]
+    return q, g, norm, delta, dq, tl.sum(ds[:, None] * q32, 0), tl.sum(p[:, None] * g32, 0)
+
+
+@triton.jit
+def _half_keys(q, g, norm, delta, dq, k, v, dk, dv, scale):
+    """Half the patch queries against one block of keys: the five products of attention backward."""
+    p = tl.exp2(tl.dot(k, tl.trans(q)) * scale - norm[None, :])
+    dv = tl.dot(p.to(q.dtype), g, dv)
+    ds = (p * (tl.dot(v, tl.trans(g)) - delta[None, :])).to(q.dtype)
+    dk = tl.dot(ds, q, dk)
+    dq = tl.dot(tl.trans(ds), k, dq)
+    return dq, dk, dv
+
+
+@triton.jit
+def attend_backward_kernel(
+    qkv, seen, grad, lse, dqkv, dbias, scale, slope,
+    HEADS: tl.constexpr, D: tl.constexpr, PATCHES: tl.constexpr, K: tl.constexpr,
+):  # fmt: skip
+    """One head of one frame; queries stay, in two halves, and keys come by in blocks."""
+    dtype = qkv.dtype.element_ty
+    frame, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
+    d, key = tl.arange(0, D), tl.arange(0, K)
+    row: tl.constexpr = 3 * HEADS * D
+    C: tl.constexpr = HEADS * D
+    begin = frame.to(tl.int64) * (PATCHES + 1)
+    base = qkv + begin * row + head * D
+    dbase = dqkv + begin * row + head * D
+    seen += begin * C + head * D
+    grad += begin * C + head * D
+    lse += (frame * HEADS + head) * (PATCHES + 1)
+    dbias += frame * row + head * D
+
+    qc = tl.load(base + d).to(tl.float32)
+    kc = tl.load(base + C + d).to(tl.float32)
+    vc = tl.load(base + 2 * C + d).to(tl.float32)
+    gc = tl.load(grad + d).to(tl.float32)
+    norm_c = tl.load(lse)
+    delta_c = tl.sum(gc * tl.load(seen + d).to(tl.float32), 0)
+    p_c = tl.exp2(tl.sum(qc * kc, 0) * scale - norm_c)
+    ds_c = p_c * (tl.sum(gc * vc, 0) - delta_c)
+    dqc = ds_c * kc
+
+    first = 1 + tl.arange(0, PATCHES // 2)
+    second = first + PATCHES // 2
+    q0, g0, norm0, delta0, dq0, dk0, dv0 = _half_rows(
+        base, grad, seen, lse, first, d, kc, vc, scale, row, C
+    )
+    q1, g1, norm1, delta1, dq1, dk1, dv1 = _half_rows(
+        base, grad, seen, lse, second, d, kc, vc, scale, row, C
+    )
+    dkc = (dk0 + dk1 + ds_c * qc) * slope
+    dvc = dv0 + dv1 + p_c * gc
+    tl.store(dbase + C + d, dkc.to(dtype))
+    tl.store(dbase + 2 * C + d, dvc.to(dtype))
+
+    for start in range(1, PATCHES + 1, K):
+        at = (start + key)[:, None] * row + d[None, :]
+        k = tl.load(base + C + at)
+        v = tl.load(base + 2 * C + at)
+        k32 = k.to(tl.float32)
+        p = tl.exp2(tl.sum(k32 * qc[None, :], 1) * scale - norm_c)
+        ds = p * (tl.sum(v.to(tl.float32) * gc[None, :], 1) - delta_c)
+        dqc += tl.sum(ds[:, None] * k32, 0)
+        dk = ds[:, None] * qc[None, :]
+        dv = p[:, None] * gc[None, :]
+        dq0, dk, dv = _half_keys(q0, g0, norm0, delta0, dq0, k, v, dk, dv, scale)
+        dq1, dk, dv = _half_keys(q1, g1, norm1, delta1, dq1, k, v, dk, dv, scale)
+        dk *= slope
+        tl.store(dbase + C + at, dk.to(dtype))
+        tl.store(dbase + 2 * C + at, dv.to(dtype))
+        dkc += tl.sum(dk, 0)
+        dvc += tl.sum(dv, 0)
+
+    dq0 *= slope
+    dq1 *= slope
+    dqc *= slope
+    tl.store(dbase + first[:, None] * row + d[None, :], dq0.to(dtype))
+    tl.store(dbase + second[:, None] * row + d[None, :], dq1.to(dtype))
+    tl.store(dbase + d, dqc.to(dtype))
+    tl.store(dbias + d, dqc + tl.sum(dq0, 0) + tl.sum(dq1, 0))
+    tl.store(dbias + C + d, dkc)
+    tl.store(dbias + 2 * C + d, dvc)
