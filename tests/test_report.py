@@ -6,6 +6,8 @@ import io
 import json
 import re
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -350,3 +352,9 @@ def test_a_view_of_points_keeps_what_lies_across_the_line_of_sight() -> None:
     along = np.array([[np.cos(0.3), np.sin(0.3), 0.0]])
     ahead = seen_from(along, elevation=0, azimuth=np.degrees(0.3))[0]
     assert ahead == pytest.approx([0, 0])
+
+
+def test_a_report_needs_no_torch():
+    code = "import sys, sdjepa.report.page; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"  # which alone takes as long to load as a page to draw

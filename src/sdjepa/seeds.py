@@ -6,9 +6,12 @@ of workers, not on which other tasks share a batch.
 """
 
 import hashlib
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
+
+if TYPE_CHECKING:
+    import torch
 
 
 def derive(seed: int, *names: str | int) -> int:
@@ -17,8 +20,10 @@ def derive(seed: int, *names: str | int) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
-def stream(seed: int, *names: str | int, device: str | torch.device = "cpu") -> torch.Generator:
+def stream(seed: int, *names: str | int, device: "str | torch.device" = "cpu") -> "torch.Generator":
     """A torch generator at the start of the stream `names`."""
+    import torch  # takes seconds, and a report draws from numpy's streams alone
+
     generator = torch.Generator(device=device)
     generator.manual_seed(derive(seed, *names))
     return generator
