@@ -33,6 +33,7 @@ from sdjepa.seeds import numpy_stream
 
 Tell = Callable[[str], None]
 STEPS = 100  # of an episode
+KEPT = 60  # frames that are hashed and compressed; more would not stay in a processor's cache
 COLLECT_SECONDS = 6.0  # a whole collection is made as long as this, at the rate just measured
 
 
@@ -232,7 +233,9 @@ def _stages(env: Env, settings: Collect, folder: Path) -> Iterator[Line]:
             spent["observe"] += time.perf_counter() - began
             began = time.perf_counter()
             env.shoot()
+            done = env.finished()
             spent["draw"] += time.perf_counter() - began
+            frames += done if len(frames) < KEPT else []
             for name, value in row.items():
                 columns.setdefault(name, []).append(value)
             began = time.perf_counter()
@@ -242,17 +245,19 @@ def _stages(env: Env, settings: Collect, folder: Path) -> Iterator[Line]:
             spent["simulate"] += time.perf_counter() - began
             columns["action"].append(np.zeros(env.action_dim, np.float32))
         began = time.perf_counter()
-        frames += env.develop()
+        done = env.develop()
         spent["draw"] += time.perf_counter() - began
+        frames += done if len(frames) < KEPT else []
     for what, took in spent.items():
-        yield line(what, took, len(frames))
+        yield line(what, took, episodes * STEPS)
     whole, squeeze = [np.ascontiguousarray(frame) for frame in frames], coder()
     for what, work in (("hash", digest), ("compress", lambda frame: squeeze.compress(frame.data))):
         began = time.perf_counter()
         for frame in whole:
             work(frame)
         yield line(what, time.perf_counter() - began, len(frames))
-    packed = pack({name: np.stack(values) for name, values in columns.items()}, frames)
+    rows = {name: np.stack(values[: len(frames)]) for name, values in columns.items()}
+    packed = pack(rows, frames)
     began = time.perf_counter()
     for number in range(20):
         collecting._write_part(folder / f"part-{number}", [(packed, 0)])
