@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sdjepa.config import Collect
+from conftest import TINY
+from sdjepa.config import Collect, resolve
 from sdjepa.data.collect import collect
 from sdjepa.data.convert import convert
 from sdjepa.data.episodes import Episodes
@@ -14,6 +15,8 @@ from sdjepa.data.frames import frame_store
 from sdjepa.data.pack import write_pack
 from sdjepa.envs import base
 from sdjepa.errors import UserError
+from sdjepa.runs import Run
+from sdjepa.train.loop import complete, train
 
 
 @pytest.fixture(scope="module")
@@ -269,6 +272,17 @@ def test_a_file_made_by_stable_worldmodel_is_read_unchanged(kind, library, tmp_p
     copy = convert(path, tmp_path / "copy")
     with Episodes.open(copy) as data:
         assert np.array_equal(data.frames(range(data.num_rows)), whole)
+    if kind != "folder":
+        assert_trains(path, tmp_path / "run")
+
+
+def assert_trains(path: Path, out: Path) -> None:
+    """Two steps of a tiny model, straight from somebody else's file."""
+    settings = [f"data.path={path}", *TINY, "model.image_size=64", "model.patch=16"]
+    run = Run.create(out, complete(resolve(settings=[*settings, "train.steps=2", "train.batch=2"])))
+    train(run)
+    assert [record["step"] for record in run.metrics() if "loss" in record] == [1, 2]
+    assert all(np.isfinite(record["loss"]) for record in run.metrics() if "loss" in record)
 
 
 @pytest.mark.slow
