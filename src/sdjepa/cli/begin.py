@@ -41,7 +41,9 @@ def doctor() -> None:
 
 @app.command(rich_help_panel=BEGIN)
 def bench(
-    what: Annotated[str, typer.Argument(help="`train`, `plan` or `collect`.")] = "train",
+    what: Annotated[
+        str, typer.Argument(help="`train`, `plan`, `collect`, `agree` or `scale`.")
+    ] = "train",
     out: Annotated[Path | None, typer.Option(help="Write the figures as JSON here.")] = None,
     repeats: Annotated[int, typer.Option(help="Timed rounds.")] = 5,
     small: Annotated[
@@ -56,10 +58,17 @@ def bench(
     ] = "",
     workers: Annotated[str, typer.Option(help="Collect: numbers of processes.")] = "1,4,16",
     envs: Annotated[str, typer.Option(help="Collect: environments; all, unless named.")] = "",
+    data: Annotated[Path | None, typer.Option(help="Agree: the dataset to train on.")] = None,
+    steps: Annotated[int, typer.Option(help="Agree: training steps of every way.")] = 200,
+    frames: Annotated[str, typer.Option(help="Scale: numbers of frames.")] = "50000,200000,600000",
+    streamed: Annotated[str, typer.Option(help="Scale: and in host memory.")] = "50000,100000",
+    sets: Sets = [],  # noqa: B006
 ) -> None:
     """Time a training step, or a plan, against stable-worldmodel's LeWM in the same run.
 
     `collect` says where a collector's time goes and how many frames a second workers make together.
+    `agree` trains eagerly and recorded, in float32 and bf16, and compares losses step by step.
+    `scale` times steps whose frames come from ever more data, on the device or from the host.
 
     sdjepa bench plan --out results/bench-plan.json
     """
@@ -70,8 +79,14 @@ def bench(
         words = only.split(",") if only else []
         _bench_plan(out, repeats=repeats, seconds=seconds or 5.0, small=small, only=words)
         return
+    if what in ("agree", "scale"):
+        counts = (frames, streamed)
+        _bench_runs(what, out, data=data, steps=steps, counts=counts, small=small, sets=sets)
+        return
     if what != "train":
-        raise UserError(f"unknown benchmark {what!r}; there are train, plan and collect")
+        raise UserError(
+            f"unknown benchmark {what!r}; there are train, plan, collect, agree and scale"
+        )
     from sdjepa.bench import bench_train
 
     with bar("benchmark") as progress:
@@ -105,6 +120,30 @@ def _bench_plan(
     typer.echo("\n".join(["", *result.lines()]))
     if out is not None:
         said(out)
+
+
+def _bench_runs(
+    what: str,
+    out: Path | None,
+    *,
+    data: Path | None,
+    steps: int,
+    counts: tuple[str, str],
+    small: bool,
+    sets: list[str],
+) -> None:
+    from sdjepa.bench_train import agree, scale
+    from sdjepa.runs import provenance, write_json
+
+    if what == "scale":
+        resident, streamed = ([int(n) for n in part.split(",") if n] for part in counts)
+        found = scale(resident=resident, streamed=streamed, small=small, tell=typer.echo)
+    elif data is None:
+        raise UserError("say which data to train on: sdjepa bench agree --data DIR")
+    else:
+        found = agree(data, steps=steps, settings=tuple(sets), tell=typer.echo)
+    if out is not None:
+        said(write_json(out, found | provenance()))
 
 
 def _bench_collect(out: Path | None, *, seconds: float, workers: str, envs: str) -> None:

@@ -1,0 +1,136 @@
+"""Does a fast run equal a slow one, and does its speed last when the data grow?
+
+`agree` trains the same model on the same data in several ways and compares losses step by step: the
+recorded step may differ from the eager one by what bf16 itself makes of float32, not by more.
+`scale` times steps whose frames come from ever more data, held on the device or streamed to it.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from sdjepa.bench import FEW, lewm
+from sdjepa.config import Config, change, resolve
+from sdjepa.data.feed import Feed, Resident, Streamed
+from sdjepa.data.loader import Batch
+from sdjepa.model.world_model import build
+from sdjepa.seeds import stream
+from sdjepa.train.loop import complete, prepare, take_step, validate
+from sdjepa.train.schedule import make_optimizer
+from sdjepa.train.step import make_stepper
+
+WAYS = (("eager", "fp32"), ("eager", "bf16"), ("recorded", "bf16"))
+ROWS = 128
+
+
+def agree(
+    data: Path, *, steps: int, settings: tuple[str, ...] = (), tell: Callable[[str], None]
+) -> dict[str, Any]:
+    """Losses of every way over `steps` steps and at the end on validation windows."""
+    config = complete(resolve(settings=[f"data.path={data}", f"train.steps={steps}", *settings]))
+    curves: dict[str, list[float]] = {}
+    final: dict[str, float] = {}
+    for engine, precision in WAYS:
+        job = prepare(change(config, [f"train.engine={engine}", f"train.precision={precision}"]))
+        job.model.train()
+        name = f"{engine} {precision}"
+        # Kept on the device until the end: a look at every loss would slow the fast way down.
+        found = [take_step(job, step)[0]["loss"].detach().clone() for step in range(steps)]
+        curves[name] = torch.stack(found).float().tolist()
+        final[name] = validate(job)["validation_loss"]
+        tell(f"{name:<16} last loss {curves[name][-1]:.5f}   validation {final[name]:.5f}")
+    gaps = {}
+    for one, other in (("recorded bf16", "eager bf16"), ("eager bf16", "eager fp32")):
+        apart = np.abs(np.subtract(curves[one], curves[other])) / np.abs(curves[other])
+        end = abs(final[one] - final[other]) / abs(final[other])
+        middle, largest = float(np.median(apart)), float(apart.max())
+        gaps[f"{one} - {other}"] = {"median": middle, "largest": largest, "validation": end}
+        tell(
+            f"{one} against {other}: relative gap of a step's loss {middle:.2e} "
+            f"(largest {largest:.2e}), of validation {end:.2e}"
+        )
+    return {"steps": steps, "losses": curves, "validation": final, "relative_gaps": gaps}
+
+
+def scale(
+    *, resident: list[int], streamed: list[int], small: bool, tell: Callable[[str], None]
+) -> dict[str, Any]:
+    """Milliseconds a step with frames gathered from so many, here and on the host."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    rows: list[dict[str, Any]] = []
+    for tokens in (0, FEW):
+        config = lewm(device, small=small, tokens=tokens)
+        take = _stepper(config, device)
+        for feed, where, count in _feeds(resident, streamed, config.model.image_size, device):
+            seconds = _seconds(feed, take, count, device=device)
+            rows.append({"tokens": tokens, "where": where, "frames": count, "seconds": seconds})
+            tell(
+                f"{tokens or 'all':>4} patches  {count:>9,} frames on the {where:<7}"
+                f"{1000 * seconds:8.2f} ms a step"
+                f"{1e6 * seconds / (4 * ROWS):8.2f} us a frame"
+            )
+    return {"batch": ROWS, "timings": rows}
+
+
+def _stepper(config: Config, device: torch.device) -> Callable[[torch.Tensor, int], None]:
+    model = build(config.model, seed=0).to(device).train()
+    optimizer = make_optimizer(model, config.train)
+    step_of = make_stepper(model, config, optimizer=optimizer, average=None)
+    actions = torch.randn(ROWS, 4, 10, generator=stream(0, "bench")).to(device)
+    episode = torch.arange(ROWS, device=device)
+    times = torch.zeros(ROWS, 4, dtype=torch.int64, device=device)
+
+    def take(frames: torch.Tensor, step: int) -> None:
+        step_of(Batch(frames, actions, episode, times), step=step, rate=5e-5)
+
+    return take
+
+
+def _feeds(
+    resident: list[int], streamed: list[int], size: int, device: torch.device
+) -> Iterator[tuple[Feed, str, int]]:
+    """Frames of noise: a thousand different ones, repeated, so that making them takes no time."""
+    noise = torch.randint(
+        0, 256, (1000, size, size, 3), generator=stream(0, "noise"), dtype=torch.uint8
+    )
+    for count in resident:
+        frames = torch.empty(count, size, size, 3, dtype=torch.uint8, device=device)
+        here = noise.to(device)
+        for low in range(0, count, len(noise)):
+            frames[low : low + len(noise)] = here[: count - low]
+        yield Resident(frames), "device", count
+        del frames
+    for count in streamed:
+        host = np.empty((count, size, size, 3), dtype=np.uint8)
+        for low in range(0, count, len(noise)):
+            host[low : low + len(noise)] = noise.numpy()[: count - low]
+        yield Streamed(host, np.arange(count), device=device), "host", count
+        del host
+
+
+def _seconds(
+    feed: Feed, take: Callable[[torch.Tensor, int], None], count: int, *, device: torch.device
+) -> float:
+    cuda = device.type == "cuda"
+    rounds, each = (4, 25) if cuda else (2, 1)
+
+    def places(step: int) -> torch.Tensor:
+        generator = stream(0, "places", step)
+        return torch.randint(count, (ROWS, 4), generator=generator).to(feed.gathers_on)
+
+    spent = []
+    for number in range(rounds):
+        if cuda:
+            torch.cuda.synchronize()
+        began = time.perf_counter()
+        for step in range(number * each, (number + 1) * each):
+            take(feed(step, places), step)
+        if cuda:
+            torch.cuda.synchronize()
+        spent.append((time.perf_counter() - began) / each)
+    return statistics.median(spent[1:])
