@@ -7,12 +7,14 @@ one who sends nonsense is told so; one who drops out may come back.
 import asyncio
 import contextlib
 import json
+import os
 import re
 import secrets
 import socket
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
+import torch
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -167,9 +169,14 @@ def watch(
     loaded = load_checkpoint(path, checkpoint, device=device)
     data = Episodes.open(data_path or Path(loaded.config.data.path))
     out = path / "watch"
-    session = Session(
-        lambda interrupted: World(loaded, data, seed=seed, interrupted=interrupted), out=out
-    )
+
+    def build(interrupted: Callable[[], bool]) -> World:
+        # A core is left to the server and the browser: two threads on two cores wait for each
+        # other, and the demo's planner takes a third longer.
+        torch.set_num_threads(max(1, (os.cpu_count() or 2) - 1))
+        return World(loaded, data, seed=seed, interrupted=interrupted)
+
+    session = Session(build, out=out)
     try:
         world = session.start()
         house = House(session, world, label=path.resolve().name, out=out)
