@@ -54,9 +54,18 @@ class TwoRoom(Env):
         # Rows of interleaved channels: numpy is slow where the last axis has three elements.
         self._rows = self._background.reshape(len(self._background), -1).astype(np.float32)
         self._measured: tuple[Any, Any, float] = (None, None, 0.0)
+        self._read_agent()
 
     def reset(self, rng: np.random.Generator) -> None:
         self._env.reset(seed=int(rng.integers(2**31)))
+        self._read_agent()
+
+    def _read_agent(self) -> None:
+        """What only a reset changes; the simulator's spaces take microseconds to ask."""
+        agent = self._env.variation_space["agent"]
+        self._speed_px = float(agent["speed"].value.item())
+        self._radius = float(agent["radius"].value.item())
+        self._paint = np.tile(agent["color"].value.astype(np.float32), 2 * WINDOW_PX + 1)
 
     def set_state(self, row: Columns) -> None:
         self._env._set_state(np.asarray(row["proprio"], dtype=np.float32))
@@ -66,9 +75,8 @@ class TwoRoom(Env):
 
     def step(self, action: Float[np.ndarray, "action"]) -> None:
         env = self._env
-        speed_px = float(env.variation_space["agent"]["speed"].value.item())
         clipped = torch.clamp(torch.as_tensor(action, dtype=torch.float32), -1.0, 1.0)
-        wanted = env.agent_position + clipped * speed_px
+        wanted = env.agent_position + clipped * self._speed_px
         env.agent_position = env._apply_collisions(env.agent_position, wanted)
 
     def observe(self) -> dict[str, np.ndarray]:
@@ -99,8 +107,7 @@ class TwoRoom(Env):
         size = self._env.IMG_SIZE
         left, right = max(0, round(x) - WINDOW_PX), min(size, round(x) + WINDOW_PX + 1)
         top, bottom = max(0, round(y) - WINDOW_PX), min(size, round(y) + WINDOW_PX + 1)
-        radius = float(self._env.variation_space["agent"]["radius"].value.item())
-        colour = self._env.variation_space["agent"]["color"].value.astype(np.float32)
+        radius = self._radius
         dx2 = np.square(self._grid[left:right] - np.float32(x))
         dy2 = np.square(self._grid[top:bottom] - np.float32(y))
         opacity = (dy2[:, None] + dx2[None, :]) / np.float32(-2 * radius * radius)
@@ -109,7 +116,7 @@ class TwoRoom(Env):
         opacity = cv2.merge((opacity, opacity, opacity)).reshape(bottom - top, -1)
         place = np.s_[top:bottom, 3 * left : 3 * right]
         blended = self._rows[place] * (1 - opacity)
-        blended += np.tile(colour, right - left) * opacity
+        blended += self._paint[: 3 * (right - left)] * opacity
         image = self._background.copy()
         image.reshape(size, -1)[place] = blended
         return image
