@@ -18,6 +18,7 @@ from sdjepa.errors import UserError
 from sdjepa.model.split import angle
 from sdjepa.train.checkpoint import load_checkpoint
 from sdjepa.watch import film as films
+from sdjepa.watch import search
 from sdjepa.watch.guard import Guard
 from sdjepa.watch.messages import Aim, Seen, parse
 from sdjepa.watch.record import film_item
@@ -126,7 +127,11 @@ def test_the_goal_of_the_push_task_moves_with_its_agent():
         make("reacher").goal_at({}, np.zeros(2))
 
 
-def test_drawn_candidates_are_where_their_actions_really_lead(world: World):
+@pytest.mark.parametrize("seconds", [0.0, 60.0])
+def test_drawn_candidates_are_where_their_actions_really_lead(
+    world: World, seconds: float, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(search, "SECONDS", seconds)
     world.step()
     sketch = world.sketch
     assert sketch is not None
@@ -134,7 +139,8 @@ def test_drawn_candidates_are_where_their_actions_really_lead(world: World):
     env = make(world.data.env)
     for which, paths in ((0, sketch.first), (-1, sketch.last)):
         actions = world._planner.candidates(which, len(paths))
-        assert paths
+        most = {0: search.FIRST_SHOWN, -1: search.LAST_SHOWN}[which]
+        assert len(paths) == (most if seconds else 1)
         for path, acted in zip(paths, actions, strict=True):
             env.set_state(start.columns)
             walked = [env.observe()["proprio"]]

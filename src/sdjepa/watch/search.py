@@ -104,7 +104,7 @@ def sketch(
     found: dict[int, Paths] = {0: [], -1: []}
     for which, count in ((-1, LAST_SHOWN), (0, FIRST_SHOWN)):
         for actions in planner.candidates(which, count):
-            if time.monotonic() < ends:
+            if time.monotonic() < ends or not found[which]:  # the best one always
                 found[which].append(_follow(ghost, state, actions))
     return Sketch(row=row, first=found[0], last=found[-1], seconds=seconds)
 
