@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from sdjepa import bench_plan, bench_ways
-from sdjepa.bench_plan import PlanBench, Timing
-from sdjepa.bench_ways import Way
+from sdjepa.bench import plan as bench_plan
+from sdjepa.bench import ways as bench_ways
+from sdjepa.bench.plan import PlanBench, Timing
+from sdjepa.bench.ways import Way
 
 
 class Clock:

@@ -313,3 +313,34 @@ def test_tensorboard_gets_every_logged_step(tiny_config: Config, tmp_path: Path)
     events = accumulator.EventAccumulator(str(run.path / "tensorboard"))
     events.Reload()
     assert [(e.step, e.value) for e in events.Scalars("loss")] == [(1, 0.5), (2, 1.0)]
+
+
+# --- what the benchmarks of runs tell
+
+
+def test_agreement_is_measured_on_the_same_batches_and_reported_for_each_way(
+    tiny_config: Config, tiny_data: Path
+):
+    from sdjepa.bench.runs import agree
+
+    sets = [f"model.{key}={value}" for key, value in SIZES.items()]
+    sets += ["train.batch=8", "train.device=cpu", "objectives.sigreg_directions=16"]
+    told: list[str] = []
+    found = agree(tiny_data, steps=3, settings=tuple(sets), tell=told.append)
+    assert len(told) == 5
+    # Without a GPU the recorded way is the eager one, to the last bit; bf16 is not float32.
+    assert found["relative_gaps"]["recorded bf16 - eager bf16"]["largest"] == 0
+    assert 0 < found["relative_gaps"]["eager bf16 - eager fp32"]["largest"] < 0.1
+    assert set(found["validation"]) == set(found["losses"])
+
+
+def test_scaling_times_every_size_here_and_on_the_host(monkeypatch: pytest.MonkeyPatch):
+    from sdjepa.bench import runs
+
+    monkeypatch.setattr(runs, "ROWS", 2)
+    found = runs.scale(resident=[5, 9], streamed=[7], small=True, tell=lambda line: None)
+    rows = [(r["tokens"], r["where"], r["frames"]) for r in found["timings"]]
+    assert rows == [
+        (t, w, n) for t in (0, 31) for w, n in (("device", 5), ("device", 9), ("host", 7))
+    ]
+    assert all(r["seconds"] > 0 for r in found["timings"])

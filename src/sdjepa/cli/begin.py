@@ -87,7 +87,7 @@ def bench(
         raise UserError(
             f"unknown benchmark {what!r}; there are train, plan, collect, agree and scale"
         )
-    from sdjepa.bench import bench_train
+    from sdjepa.bench.train import bench_train
 
     with bar("benchmark") as progress:
         result = bench_train(repeats=repeats, small=small, progress=progress)
@@ -102,7 +102,7 @@ def bench(
 def _bench_plan(
     out: Path | None, *, repeats: int, seconds: float, small: bool, only: list[str]
 ) -> None:
-    from sdjepa.bench_plan import SMALL_SEARCH, bench_plan
+    from sdjepa.bench.plan import SMALL_SEARCH, bench_plan
     from sdjepa.runs import write_json
 
     search = SMALL_SEARCH if small else {}
@@ -132,7 +132,7 @@ def _bench_runs(
     small: bool,
     sets: list[str],
 ) -> None:
-    from sdjepa.bench_train import agree, scale
+    from sdjepa.bench.runs import agree, scale
     from sdjepa.runs import provenance, write_json
 
     if what == "scale":
@@ -147,7 +147,7 @@ def _bench_runs(
 
 
 def _bench_collect(out: Path | None, *, seconds: float, workers: str, envs: str) -> None:
-    from sdjepa.bench_collect import bench_collect
+    from sdjepa.bench.collect import bench_collect
     from sdjepa.envs.base import NAMES
 
     bench_collect(

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from sdjepa import bench_draw
+from sdjepa.bench import draw as drawn
 from sdjepa.config import Collect
 from sdjepa.data import collect as collecting
 from sdjepa.data.writer import Writer, coder, digest, pack
@@ -115,13 +115,13 @@ Line = tuple[str, float, str, dict[str, Any]]
 def _together(name: str, count: int, *, turns: Sequence[int], seconds: float) -> Iterator[Line]:
     """The same jobs in `count` processes at once, one job after another."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["sdjepa.bench_collect"])
+    context.set_forkserver_preload(["sdjepa.bench.collect"])
     jobs: list[tuple[str, int]] = []
     if count == 1:
         jobs.append(("stages", 0))
     films = issubclass(collecting.env_class(name), gl.Filmed)
     if films:
-        kinds = bench_draw.KINDS if count == 1 else bench_draw.SHARED
+        kinds = drawn.KINDS if count == 1 else drawn.SHARED
         held = [0] if count == 1 else [n for n in turns if n < count]
         jobs += [(kind, n) for kind in kinds for n in (held if kind != "frame" else [0])]
     jobs += [("made", n) for n in (turns if films and count > 1 else [0]) if n < count]
@@ -165,7 +165,7 @@ def _gather(
             if len(open_jobs[job]) == count:
                 what, turns = job
                 more = {"workers": count} | ({"drawing_at_once": turns} if turns else {})
-                yield what, bench_draw.together(open_jobs[job]), "frames/s", more
+                yield what, drawn.together(open_jobs[job]), "frames/s", more
     for process in processes:
         process.join()
 
@@ -184,9 +184,9 @@ def _work(
     collecting._one_thread()
     env, settings = make(name), _settings(name)
     collecting.record(env, settings, 0)  # warm
-    drawing: bench_draw.Drawing | None = None
+    drawing: drawn.Drawing | None = None
     if isinstance(env, gl.Filmed):
-        drawing = bench_draw.Drawing(env, settings, numpy_stream(0, "bench", os.getpid()))
+        drawing = drawn.Drawing(env, settings, numpy_stream(0, "bench", os.getpid()))
     episodes = itertools.count(1000 * os.getpid())
     for kind, turns in jobs:
         barrier.wait()
@@ -199,7 +199,7 @@ def _work(
                 for line in drawing.gpu_times():
                     lines.put(line)
         elif kind == "made":
-            found = bench_draw.span(functools.partial(_make, env, settings, episodes), seconds)
+            found = drawn.span(functools.partial(_make, env, settings, episodes), seconds)
             lines.put(((kind, turns), found))
         else:
             assert drawing is not None

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sdjepa.bench import SMALL
-from sdjepa.bench_ways import Price, Way, awake, programme
+from sdjepa.bench.train import SMALL
+from sdjepa.bench.ways import Price, Way, awake, programme
 from sdjepa.config import Model, Plan
 from sdjepa.model.world_model import build
 from sdjepa.runs import provenance
