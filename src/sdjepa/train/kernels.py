@@ -6,30 +6,36 @@ its activation and derivative backward, and the column sums that are bias gradie
 saved but inputs and outputs. `fast.py` puts them together; only the recorded step uses them.
 """
 
-import torch
+from typing import Any
+
 import triton
 import triton.language as tl
-from jaxtyping import Float
-from torch import Tensor
 
+jit: Any = triton.jit  # a type checker would read kernels as Python
 LOG2E = tl.constexpr(1.4426950408889634)
+# Block sizes, warps and pipeline stages, measured on an H200.
+ATTEND_FORWARD = (128, 64, 8, 2)  # queries, keys
+ATTEND_BACKWARD = (32, 256, 128, True, 8, 2, None)  # queries, keys, rows at once, transposed
+MLP_FORWARD = (128, 64, 8, 2)  # rows, hidden units
+MLP_BACKWARD = (128, 64, 8, 2)  # rows, hidden units
 
 
-@triton.jit
+@jit
 def _gelu(x):
     """x * Phi(x) and its derivative; Phi to 1.5e-7, with the one exponential both need."""
     # Abramowitz and Stegun 7.1.26: erfc(|x| / sqrt 2) = polynomial(t) * exp(-x^2 / 2).
     t = 1.0 / (1.0 + 0.23164189 * tl.abs(x))
     gauss = tl.exp2(x * x * (-0.5 * LOG2E))
     poly = t * (
-        0.127414796 + t * (-0.142248368 + t * (0.7107068705 + t * (-0.7265760135 + t * 0.5307027145)))
+        0.127414796
+        + t * (-0.142248368 + t * (0.7107068705 + t * (-0.7265760135 + t * 0.5307027145)))
     )
     tail = poly * gauss
     phi = tl.where(x > 0, 1.0 - tail, tail)
     return x * phi, phi + x * gauss * 0.3989422804
 
 
-@triton.jit
+@jit
 def _normalised(x, row, inside, eps, A: tl.constexpr, B: tl.constexpr):
     """Rows of x without mean, over their deviation, in two pieces of columns: A then B."""
     a, b = tl.arange(0, A), A + tl.arange(0, B)
@@ -43,7 +49,7 @@ def _normalised(x, row, inside, eps, A: tl.constexpr, B: tl.constexpr):
     return xa * rstd[:, None], xb * rstd[:, None], rstd
 
 
-@triton.jit
+@jit
 def mlp_forward_kernel(
     x, w1, b1, w2, b2, out, rows, eps,
     A: tl.constexpr, B: tl.constexpr, HIDDEN: tl.constexpr, ROWS: tl.constexpr, H: tl.constexpr,
@@ -51,7 +57,7 @@ def mlp_forward_kernel(
     dtype = x.dtype.element_ty
     row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     inside = row < rows
-    ya, yb, _ = _normalised(x, row, inside, eps, A, B)
+    ya, yb, _rstd = _normalised(x, row, inside, eps, A, B)
     ya, yb = ya.to(dtype), yb.to(dtype)
     a, b, h = tl.arange(0, A), A + tl.arange(0, B), tl.arange(0, H)
     acc_a = tl.zeros([ROWS, A], dtype=tl.float32)
@@ -63,7 +69,7 @@ def mlp_forward_kernel(
         w2a = tl.load(w2 + a[None, :] * HIDDEN + hidden[:, None])
         w2b = tl.load(w2 + b[None, :] * HIDDEN + hidden[:, None])
         pre = tl.dot(yb, w1b, tl.dot(ya, w1a)) + tl.load(b1 + hidden)[None, :]
-        act, _ = _gelu(pre)
+        act, _slope = _gelu(pre)
         act = act.to(dtype)
         acc_a = tl.dot(act, w2a, acc_a)
         acc_b = tl.dot(act, w2b, acc_b)
@@ -76,7 +82,7 @@ def mlp_forward_kernel(
     tl.store(out + at + b[None, :], acc_b.to(dtype), mask=inside[:, None])
 
 
-@triton.jit
+@jit
 def mlp_backward_kernel(
     x, dout, w1, b1, w2, xhat, act_out, dpre_out, dx, db1, db2, rows, eps,
     A: tl.constexpr, B: tl.constexpr, HIDDEN: tl.constexpr, ROWS: tl.constexpr, H: tl.constexpr,
@@ -133,7 +139,7 @@ def mlp_backward_kernel(
         tl.store(dx + row, rstd, mask=inside)
 
 
-@triton.jit
+@jit
 def attend_forward_kernel(
     qkv, out, lse, scale,
     HEADS: tl.constexpr, D: tl.constexpr, PATCHES: tl.constexpr, Q: tl.constexpr, K: tl.constexpr,
@@ -190,98 +196,109 @@ def attend_forward_kernel(
         tl.store(lse, top1 + tl.log2(total1))
 
 
-@triton.jit
-def _half_rows(base, grad, seen, lse, token, d, kc, vc, scale, row: tl.constexpr, C: tl.constexpr):
-    """Half the patch queries, and what the class key gives them and gets from them."""
-    q = tl.load(base + token[:, None] * row + d[None, :])
-    g = tl.load(grad + token[:, None] * C + d[None, :])
-    o = tl.load(seen + token[:, None] * C + d[None, :])
-    q32, g32 = q.to(tl.float32), g.to(tl.float32)
-    norm = tl.load(lse + token)
-    delta = tl.sum(g32 * o.to(tl.float32), 1)
-    p = tl.exp2(tl.sum(q32 * kc[None, :], 1) * scale - norm)
-    ds = p * (tl.sum(g32 * vc[None, :], 1) - delta)
-    dq = ds[:, None] * kc[None, :]
-    return q, g, norm, delta, dq, tl.sum(ds[:, None] * q32, 0), tl.sum(p[:, None] * g32, 0)
-
-
-@triton.jit
-def _half_keys(q, g, norm, delta, dq, k, v, dk, dv, scale):
-    """Half the patch queries against one block of keys: the five products of attention backward."""
-    p = tl.exp2(tl.dot(k, tl.trans(q)) * scale - norm[None, :])
-    dv = tl.dot(p.to(q.dtype), g, dv)
-    ds = (p * (tl.dot(v, tl.trans(g)) - delta[None, :])).to(q.dtype)
-    dk = tl.dot(ds, q, dk)
-    dq = tl.dot(tl.trans(ds), k, dq)
-    return dq, dk, dv
-
-
-@triton.jit
-def attend_backward_kernel(
-    qkv, seen, grad, lse, dqkv, dbias, scale, slope,
-    HEADS: tl.constexpr, D: tl.constexpr, PATCHES: tl.constexpr, K: tl.constexpr,
+@jit
+def _class_key(
+    base, dbase, grad, seen, lse, side, scale, slope,
+    C: tl.constexpr, D: tl.constexpr, PATCHES: tl.constexpr, R: tl.constexpr,
 ):  # fmt: skip
-    """One head of one frame; queries stay, in two halves, and keys come by in blocks."""
+    """The class key's gradients; leaves delta and its score's gradient, per query, in `side`."""
+    d = tl.arange(0, D)
+    kc = tl.load(base + C + d).to(tl.float32)
+    vc = tl.load(base + 2 * C + d).to(tl.float32)
+    # The class token's own query first, then the patches'.
+    q1 = tl.load(base + d).to(tl.float32)
+    g1 = tl.load(grad + d).to(tl.float32)
+    delta1 = tl.sum(g1 * tl.load(seen + d).to(tl.float32), 0)
+    p1 = tl.exp2(tl.sum(q1 * kc, 0) * scale - tl.load(lse))
+    ds1 = p1 * (tl.sum(g1 * vc, 0) - delta1)
+    dk, dv = ds1 * q1, p1 * g1
+    for start in range(1, PATCHES + 1, R):
+        token = start + tl.arange(0, R)
+        at = token[:, None] * C + d[None, :]
+        q = tl.load(base + token[:, None] * (3 * C) + d[None, :]).to(tl.float32)
+        g = tl.load(grad + at).to(tl.float32)
+        delta = tl.sum(g * tl.load(seen + at).to(tl.float32), 1)
+        p = tl.exp2(tl.sum(q * kc[None, :], 1) * scale - tl.load(lse + token))
+        ds = p * (tl.sum(g * vc[None, :], 1) - delta)
+        dk += tl.sum(ds[:, None] * q, 0)
+        dv += tl.sum(p[:, None] * g, 0)
+        tl.store(side + token, delta)
+        tl.store(side + (PATCHES + 1) + token, ds)
+    tl.store(dbase + C + d, (dk * slope).to(base.dtype.element_ty))
+    tl.store(dbase + 2 * C + d, dv.to(base.dtype.element_ty))
+    return delta1, ds1
+
+
+@jit
+def attend_backward_kernel(
+    qkv, seen, grad, lse, side, dqkv, dbias, scale, slope,
+    HEADS: tl.constexpr, D: tl.constexpr, PATCHES: tl.constexpr, Q: tl.constexpr, K: tl.constexpr,
+    R: tl.constexpr, FLIP: tl.constexpr,
+):  # fmt: skip
+    """One head of one frame: K patch keys stay while queries come by, then the next K.
+
+    What a query has gathered waits in `dqkv` between its visits. FLIP: its gradient transposed.
+    """
     dtype = qkv.dtype.element_ty
     frame, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
-    d, key = tl.arange(0, D), tl.arange(0, K)
-    row: tl.constexpr = 3 * HEADS * D
+    d, key, query = tl.arange(0, D), tl.arange(0, K), tl.arange(0, Q)
     C: tl.constexpr = HEADS * D
+    ROW: tl.constexpr = 3 * C
     begin = frame.to(tl.int64) * (PATCHES + 1)
-    base = qkv + begin * row + head * D
-    dbase = dqkv + begin * row + head * D
+    base = qkv + begin * ROW + head * D
+    dbase = dqkv + begin * ROW + head * D
     seen += begin * C + head * D
     grad += begin * C + head * D
     lse += (frame * HEADS + head) * (PATCHES + 1)
-    dbias += frame * row + head * D
+    side += (frame * HEADS + head) * 2 * (PATCHES + 1)
+    dbias += frame * C + head * D
 
-    qc = tl.load(base + d).to(tl.float32)
-    kc = tl.load(base + C + d).to(tl.float32)
-    vc = tl.load(base + 2 * C + d).to(tl.float32)
-    gc = tl.load(grad + d).to(tl.float32)
-    norm_c = tl.load(lse)
-    delta_c = tl.sum(gc * tl.load(seen + d).to(tl.float32), 0)
-    p_c = tl.exp2(tl.sum(qc * kc, 0) * scale - norm_c)
-    ds_c = p_c * (tl.sum(gc * vc, 0) - delta_c)
-    dqc = ds_c * kc
+    delta_c, ds_c = _class_key(base, dbase, grad, seen, lse, side, scale, slope, C, D, PATCHES, R)
+    dqc = ds_c * tl.load(base + C + d).to(tl.float32)
+    if FLIP:
+        sum_q = tl.zeros([D, Q], dtype=tl.float32)
+    else:
+        sum_q = tl.zeros([Q, D], dtype=tl.float32)
+    for block in range(1, PATCHES + 1, K):
+        keys = (block + key)[:, None] * ROW + d[None, :]
+        k = tl.load(base + C + keys)
+        v = tl.load(base + 2 * C + keys)
+        qc = tl.load(base + d).to(tl.float32)
+        gc = tl.load(grad + d).to(tl.float32)
+        p1 = tl.exp2(tl.sum(k.to(tl.float32) * qc[None, :], 1) * scale - tl.load(lse))
+        ds1 = p1 * (tl.sum(v.to(tl.float32) * gc[None, :], 1) - delta_c)
+        dqc += tl.sum(ds1[:, None] * k.to(tl.float32), 0)
+        dk = ds1[:, None] * qc[None, :]
+        dv = p1[:, None] * gc[None, :]
+        once = tl.where(block == 1, 1.0, 0.0)  # the class key counts once
+        tl.debug_barrier()  # what one thread wrote of `side` and dq another reads
+        for start in range(1, PATCHES + 1, Q):
+            token = start + query
+            q = tl.load(base + token[:, None] * ROW + d[None, :])
+            g = tl.load(grad + token[:, None] * C + d[None, :])
+            p = tl.exp2(tl.dot(k, tl.trans(q)) * scale - tl.load(lse + token)[None, :])
+            dv = tl.dot(p.to(dtype), g, dv)
+            ds = (p * (tl.dot(v, tl.trans(g)) - tl.load(side + token)[None, :])).to(dtype)
+            dk = tl.dot(ds, q, dk)
+            kc = tl.load(base + C + d).to(tl.float32)
+            ds_k = tl.load(side + (PATCHES + 1) + token) * once
+            if FLIP:
+                dq = tl.dot(tl.trans(k), ds) + ds_k[None, :] * kc[:, None]
+                at = dbase + token[None, :] * ROW + d[:, None]
+            else:
+                dq = tl.dot(tl.trans(ds), k) + ds_k[:, None] * kc[None, :]
+                at = dbase + token[:, None] * ROW + d[None, :]
+            dq *= slope
+            sum_q += dq
+            if K < PATCHES:
+                dq += tl.load(at, mask=tl.full(dq.shape, True, tl.int1) & (block > 1), other=0.0)
+            tl.store(at, dq.to(dtype))
+        tl.store(dbase + C + keys, (dk * slope).to(dtype))
+        tl.store(dbase + 2 * C + keys, dv.to(dtype))
 
-    first = 1 + tl.arange(0, PATCHES // 2)
-    second = first + PATCHES // 2
-    q0, g0, norm0, delta0, dq0, dk0, dv0 = _half_rows(
-        base, grad, seen, lse, first, d, kc, vc, scale, row, C
-    )
-    q1, g1, norm1, delta1, dq1, dk1, dv1 = _half_rows(
-        base, grad, seen, lse, second, d, kc, vc, scale, row, C
-    )
-    dkc = (dk0 + dk1 + ds_c * qc) * slope
-    dvc = dv0 + dv1 + p_c * gc
-    tl.store(dbase + C + d, dkc.to(dtype))
-    tl.store(dbase + 2 * C + d, dvc.to(dtype))
-
-    for start in range(1, PATCHES + 1, K):
-        at = (start + key)[:, None] * row + d[None, :]
-        k = tl.load(base + C + at)
-        v = tl.load(base + 2 * C + at)
-        k32 = k.to(tl.float32)
-        p = tl.exp2(tl.sum(k32 * qc[None, :], 1) * scale - norm_c)
-        ds = p * (tl.sum(v.to(tl.float32) * gc[None, :], 1) - delta_c)
-        dqc += tl.sum(ds[:, None] * k32, 0)
-        dk = ds[:, None] * qc[None, :]
-        dv = p[:, None] * gc[None, :]
-        dq0, dk, dv = _half_keys(q0, g0, norm0, delta0, dq0, k, v, dk, dv, scale)
-        dq1, dk, dv = _half_keys(q1, g1, norm1, delta1, dq1, k, v, dk, dv, scale)
-        dk *= slope
-        tl.store(dbase + C + at, dk.to(dtype))
-        tl.store(dbase + 2 * C + at, dv.to(dtype))
-        dkc += tl.sum(dk, 0)
-        dvc += tl.sum(dv, 0)
-
-    dq0 *= slope
-    dq1 *= slope
     dqc *= slope
-    tl.store(dbase + first[:, None] * row + d[None, :], dq0.to(dtype))
-    tl.store(dbase + second[:, None] * row + d[None, :], dq1.to(dtype))
     tl.store(dbase + d, dqc.to(dtype))
-    tl.store(dbias + d, dqc + tl.sum(dq0, 0) + tl.sum(dq1, 0))
-    tl.store(dbias + C + d, dkc)
-    tl.store(dbias + 2 * C + d, dvc)
+    if FLIP:
+        tl.store(dbias + d, tl.sum(sum_q, 1) + dqc)
+    else:
+        tl.store(dbias + d, tl.sum(sum_q, 0) + dqc)
