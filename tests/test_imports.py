@@ -31,6 +31,7 @@ BESIDE = {
     "scoring": "score",
     "compare": "score",
     "bench": "cli",
+    "ledger": "cli",
     "demo": "cli",
     "doctor": "cli",
     "__main__": "cli",

@@ -323,7 +323,10 @@ def score(
     device: str = "cpu",
     progress: Progress = silent,
 ) -> Path:
-    """Score a run; writes RUN/scores/<protocol>-<cost>-<solver>-o<offset>.json and returns it."""
+    """Score a run; writes RUN/scores/<protocol>-<cost>-<solver>-o<offset>.json and returns it.
+
+    Another search than the run's own is in the name too, so that scores stand side by side.
+    """
     began = time.monotonic()
     loaded = load_checkpoint(path, checkpoint, device=device)
     settings, plan = settings or loaded.config.score, plan or loaded.config.plan
@@ -374,8 +377,15 @@ def score(
         **provenance(),
     }
     chosen.write(path / "tasks" / f"{settings.protocol}-o{settings.offset}-{chosen.hash}.json")
-    name = f"{settings.protocol}-{plan.cost}-{plan.solver}-o{settings.offset}.json"
-    return write_json(path / "scores" / name, result)
+    name = f"{settings.protocol}-{plan.cost}-{plan.solver}-o{settings.offset}"
+    name += _search(plan, own=loaded.config.plan)
+    return write_json(path / "scores" / f"{name}.json", result)
+
+
+def _search(plan: Plan, *, own: Plan) -> str:
+    short = {"iterations": "i", "replan": "r", "history": "h", "when": "", "ahead": ""}
+    changed = [name for name in short if getattr(plan, name) != getattr(own, name)]
+    return "".join(f"-{short[name]}{getattr(plan, name)}" for name in changed)
 
 
 def origin(data: Episodes, settings: Score, chosen: Manifest) -> dict[str, Any]:

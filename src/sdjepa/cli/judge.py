@@ -157,3 +157,27 @@ def compare(
         console.print(table)
     for row in rows[1:]:
         typer.echo(work.verdict(row))
+
+
+@app.command(rich_help_panel=STAGES)
+def ledger(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where results are kept.")],
+    add: Annotated[
+        list[Path], typer.Option("--add", metavar="RUN", help="Keep this run there.")
+    ] = [],  # noqa: B006
+    weights: Annotated[
+        bool, typer.Option("--weights", help="With its latest weights, in bf16.")
+    ] = False,
+) -> None:
+    """Keep runs in a folder small enough to commit, and write one table of them all.
+
+    Films and latents stay behind; scores, compass, metrics and the data card are copied.
+
+    sdjepa ledger results --add runs/a2 --add runs/lewm
+    """
+    from sdjepa.ledger import keep, table
+    from sdjepa.runs import Run
+
+    for run in add:
+        said(keep(Run.open(run), folder, weights=weights))
+    said(table(folder))

@@ -83,6 +83,7 @@ def export_lewm(run: Path, out: Path, *, keys: Keys = "new") -> Path:
             ("model.polar", shape.polar != "off"),
             ("model.split = learned", shape.split == "learned" and shape.k > 0),
             ("model.progress_head", shape.progress_head),
+            ("model.tokens", shape.tokens > 0),
         )
         if there
     ]

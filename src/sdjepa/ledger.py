@@ -1,0 +1,165 @@
+"""Runs in, a folder small enough to keep under version control out, with one table of them all.
+
+    FOLDER/README.md             the table, written anew from the files below
+    FOLDER/NAME/                 a run: settings, metrics, scores without films, compass, data card
+    FOLDER/NAME/checkpoints/     only if asked for: the latest weights in bf16
+
+What is kept is still a run: `score`, `compass`, `report` and `watch` take it where its weights are.
+"""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sdjepa.config import Config
+from sdjepa.errors import UserError
+from sdjepa.runs import Run, read_json, write_atomic, write_json
+
+LARGEST_BYTES = 2_000_000  # of a file of the compass; latents of whole episodes stay behind
+CARD_FILES = ("card.md", "card.json", "card.png", "dataset.json")
+MODEL_FILES = ("config.json", "stats.json", "provenance.json")
+
+
+def keep(run: Run, folder: Path, *, name: str | None = None, weights: bool = False) -> Path:
+    """Copy what of `run` is worth keeping into `folder`."""
+    out = folder / (name or run.path.name)
+    if out.resolve() == run.path.resolve():
+        raise UserError(f"{run.path} is already there; give the run itself")
+    config = run.config
+    for file in ("config.toml", "manifest.json", "metrics.jsonl", "report.html"):
+        if (run.path / file).exists():
+            _copy(run.path / file, out / file)
+    for score in sorted((run.path / "scores").glob("*.json")):
+        record = read_json(score)
+        record.pop("rollouts", None)  # films of a few tasks, most of the file
+        write_json(out / "scores" / score.name, record)
+    for part in ("compass", "tasks"):
+        for file in sorted((run.path / part).glob("*.json")):
+            if file.stat().st_size <= LARGEST_BYTES:
+                _copy(file, out / part / file.name)
+    for file in CARD_FILES:
+        source = Path(config.data.path) / file
+        if source.exists():
+            _copy(source, out / "data" / file)
+    if weights:
+        _keep_weights(run, out)
+    return out
+
+
+def _copy(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, target)
+
+
+def _keep_weights(run: Run, out: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    from sdjepa.train.checkpoint import find_checkpoint
+
+    found = find_checkpoint(run.path)
+    kept = out / "checkpoints" / "latest"
+    for file in MODEL_FILES:
+        _copy(found / file, kept / file)
+    tensors = load_file(found / "model.safetensors")
+    half = {n: t.bfloat16() if t.is_floating_point() else t for n, t in tensors.items()}
+    temporary = kept / ".model.partial"
+    save_file(half, temporary)
+    temporary.replace(kept / "model.safetensors")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One run of the table."""
+
+    name: str
+    env: str
+    config: Config
+    commit: str
+    steps: int
+    minutes: float | None
+    frames: int | None  # of the dataset
+    scores: tuple[dict[str, Any], ...]
+
+
+def lines(folder: Path) -> list[Line]:
+    """Every run of the folder, by environment and name."""
+    found = []
+    for path in sorted(folder.glob("*/config.toml")):
+        run = Run.open(path.parent)
+        metrics = run.metrics()
+        manifest = read_json(run.path / "manifest.json") if _has(run, "manifest.json") else {}
+        card = (
+            read_json(run.path / "data" / "dataset.json") if _has(run, "data/dataset.json") else {}
+        )
+        seconds = metrics[-1].get("seconds") if metrics else None
+        scores = tuple(read_json(file) for file in sorted((run.path / "scores").glob("*.json")))
+        envs = [known["env"] for known in (card, *scores) if "env" in known]
+        found.append(
+            Line(
+                name=path.parent.name,
+                env=envs[0] if envs else run.config.collect.env,
+                config=run.config,
+                commit=manifest.get("code", {}).get("commit", "")[:7],
+                steps=int(metrics[-1]["step"]) if metrics else 0,
+                minutes=seconds / 60 if seconds else None,
+                frames=card.get("num_rows"),
+                scores=scores,
+            )
+        )
+    return sorted(found, key=lambda line: (line.env, line.name))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return read_json(path) if path.exists() else {}
+
+
+HEAD = """# Results
+
+Written by `sdjepa ledger` from the files in this folder; do not edit. Success is in percent with
+its 95 % interval; floors (doing nothing, uniform random actions, replaying) are on the same tasks.
+
+"""
+
+
+def table(folder: Path) -> Path:
+    """Write the folder's README.md."""
+    runs = lines(folder)
+    rows = [
+        "| run | environment | rung, k, seed | commit | frames | steps | minutes |",
+        "|---|---|---|---|---:|---:|---:|",
+    ]
+    for line in runs:
+        config = line.config
+        rows.append(
+            f"| [{line.name}]({line.name}) | {line.env} | {config.rung}, {config.model.k}, "
+            f"{config.train.seed} | {line.commit or '-'} | {_number(line.frames)} "
+            f"| {line.steps:,} | {'-' if line.minutes is None else f'{line.minutes:.1f}'} |"
+        )
+    scored = [
+        "| run | protocol | tasks | offset | cost | search | success | nothing | random | replay |",
+        "|---|---|---|---:|---|---|---:|---:|---:|---:|",
+        *(_scored(line.name, record) for line in runs for record in line.scores),
+    ]
+    text = HEAD + "\n".join(rows) + "\n\n## Scores\n\n" + "\n".join(scored) + "\n"
+    write_atomic(folder / "README.md", text)
+    return folder / "README.md"
+
+
+def _number(count: int | None) -> str:
+    return "-" if count is None else f"{count:,}"
+
+
+def _scored(name: str, record: dict[str, Any]) -> str:
+    low, high = record["wilson95"]
+    plan, settings = record["config"]["plan"], record["config"]["score"]
+    floors = record["floors"]
+    search = (
+        f"{plan['solver']} {plan['candidates']} x {plan['iterations']}, replan {plan['replan']}"
+    )
+    return (
+        f"| {name} | {record['protocol']} | {record['num_tasks']} ({record['tasks_hash']}) "
+        f"| {settings['offset']} | {record['cost']} | {search} "
+        f"| {record['success_rate']:.1f} ({low:.1f} to {high:.1f}) "
+        f"| {floors['noop']:.1f} | {floors['random']:.1f} | {floors['replay']:.1f} |"
+    )
