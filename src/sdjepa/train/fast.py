@@ -75,40 +75,43 @@ def attend_backward(
 
 
 @torch.library.custom_op("sdjepa::mlp", mutates_args=())
-def mlp(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, eps: float) -> Tensor:
-    """x plus the MLP of its normalised rows."""
+def mlp(
+    x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """x plus the MLP of its normalised rows; those rows, and what they were divided by, inverse."""
     rows, width = x.shape
-    out = torch.empty_like(x)
+    out, xhat = torch.empty_like(x), torch.empty_like(x)
+    rstd = x.new_empty(rows, dtype=torch.float32)
     tile, hidden, warps, stages = kernels.MLP_FORWARD
-    kernels.mlp_forward_kernel[(triton_tiles(rows, tile),)](
-        x, w1, b1, w2, b2, out, rows, eps,
+    kernels.mlp_forward_kernel[(_tiles(rows, tile),)](
+        x, w1, b1, w2, b2, out, xhat, rstd, rows, eps,
         A=2 * width // 3, B=width // 3, HIDDEN=len(w1), ROWS=tile, H=hidden,
         num_warps=warps, num_stages=stages,
     )  # fmt: skip
-    return out
+    return out, xhat, rstd
 
 
 @torch.library.custom_op("sdjepa::mlp_backward", mutates_args=())
 def mlp_backward(
-    x: Tensor, grad: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, eps: float
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Normalised x, hidden layer, its gradient before GELU, that of x, and bias gradients."""
-    rows, width = x.shape
+    xhat: Tensor, rstd: Tensor, grad: Tensor, w1: Tensor, b1: Tensor, w2: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Hidden layer, its gradient before GELU, the gradient of x, and both biases'."""
+    rows, width = xhat.shape
     tile, hidden, warps, stages = kernels.MLP_BACKWARD
-    tiles = triton_tiles(rows, tile)
-    xhat, dx = torch.empty_like(x), torch.empty_like(x)
-    act, dpre = x.new_empty(rows, len(w1)), x.new_empty(rows, len(w1))
-    db1 = x.new_empty(tiles, len(w1), dtype=torch.float32)
-    db2 = x.new_empty(tiles, width, dtype=torch.float32)
+    tiles = _tiles(rows, tile)
+    dx = torch.empty_like(xhat)
+    act, dpre = xhat.new_empty(rows, len(w1)), xhat.new_empty(rows, len(w1))
+    db1 = xhat.new_empty(tiles, len(w1), dtype=torch.float32)
+    db2 = xhat.new_empty(tiles, width, dtype=torch.float32)
     kernels.mlp_backward_kernel[(tiles,)](
-        x, grad.contiguous(), w1, b1, w2, xhat, act, dpre, dx, db1, db2, rows, eps,
-        A=2 * width // 3, B=width // 3, HIDDEN=len(w1), ROWS=tile, H=hidden, DX=True,
+        xhat, rstd, grad.contiguous(), w1, b1, w2, act, dpre, dx, db1, db2, rows,
+        A=2 * width // 3, B=width // 3, HIDDEN=len(w1), ROWS=tile, H=hidden,
         num_warps=warps, num_stages=stages,
     )  # fmt: skip
-    return xhat, act, dpre, dx, db1.sum(0), db2.sum(0)
+    return act, dpre, dx, db1.sum(0), db2.sum(0)
 
 
-def triton_tiles(rows: int, tile: int) -> int:
+def _tiles(rows: int, tile: int) -> int:
     return -(-rows // tile)
 
 
@@ -126,23 +129,20 @@ def _(qkv: Tensor, out: Tensor, grad: Tensor, norms: Tensor, heads: int) -> tupl
 
 
 @mlp.register_fake
-def _(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, eps: float) -> Tensor:
-    return torch.empty_like(x)
+def _(
+    x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.empty_like(x), torch.empty_like(x), x.new_empty(len(x), dtype=torch.float32)
 
 
 @mlp_backward.register_fake
 def _(
-    x: Tensor, grad: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, eps: float
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    rows, width = x.shape
-    return (
-        torch.empty_like(x),
-        x.new_empty(rows, len(w1)),
-        x.new_empty(rows, len(w1)),
-        torch.empty_like(x),
-        x.new_empty(len(w1), dtype=torch.float32),
-        x.new_empty(width, dtype=torch.float32),
-    )
+    xhat: Tensor, rstd: Tensor, grad: Tensor, w1: Tensor, b1: Tensor, w2: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    rows, width = xhat.shape
+    act, dpre = xhat.new_empty(rows, len(w1)), xhat.new_empty(rows, len(w1))
+    db1 = xhat.new_empty(len(w1), dtype=torch.float32)
+    return act, dpre, torch.empty_like(xhat), db1, xhat.new_empty(width, dtype=torch.float32)
 
 
 def _attend_setup(ctx, inputs, output) -> None:
@@ -159,13 +159,13 @@ def _attend_gradient(ctx, grad: Tensor, _: Tensor | None):
 
 
 def _mlp_setup(ctx, inputs, output) -> None:
-    x, w1, b1, w2, _, ctx.eps = inputs
-    ctx.save_for_backward(x, w1, b1, w2)
+    _, w1, b1, w2, _, _ = inputs
+    ctx.save_for_backward(*output[1:], w1, b1, w2)
 
 
-def _mlp_gradient(ctx, grad: Tensor):
-    x, w1, b1, w2 = ctx.saved_tensors
-    xhat, act, dpre, dx, db1, db2 = mlp_backward(x, grad, w1, b1, w2, ctx.eps)
+def _mlp_gradient(ctx, grad: Tensor, _xhat: Tensor | None, _rstd: Tensor | None):
+    xhat, rstd, w1, b1, w2 = ctx.saved_tensors
+    act, dpre, dx, db1, db2 = mlp_backward(xhat, rstd, grad, w1, b1, w2)
     return dx, dpre.t() @ xhat, db1, grad.t() @ act, db2, None
 
 
@@ -190,7 +190,7 @@ def _through(
     mixed = attend(qkv, bias, attention.heads)[0]
     x = x + F.linear(mixed, attention.out.weight.to(x.dtype), attention.out.bias.to(x.dtype))
     weight, bias = _folded(block.norm_mlp, feed.up)
-    out = mlp(
+    out, _, _ = mlp(
         x.flatten(0, 1),
         weight.to(x.dtype),
         bias,

@@ -36,30 +36,36 @@ def _gelu(x):
 
 
 @jit
-def _normalised(x, row, inside, eps, A: tl.constexpr, B: tl.constexpr):
-    """Rows of x without mean, over their deviation, in two pieces of columns: A then B."""
-    a, b = tl.arange(0, A), A + tl.arange(0, B)
-    at = row[:, None] * (A + B)
-    xa = tl.load(x + at + a[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
-    xb = tl.load(x + at + b[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
+def mlp_forward_kernel(
+    x, w1, b1, w2, b2, out, xhat, rstd_out, rows, eps,
+    A: tl.constexpr, B: tl.constexpr, HIDDEN: tl.constexpr, ROWS: tl.constexpr, H: tl.constexpr,
+):  # fmt: skip
+    """LayerNorm, up, GELU, down, residual of ROWS rows; their columns go in two pieces, A and B."""
+    dtype = x.dtype.element_ty
+    first = tl.program_id(0).to(tl.int64) * ROWS
+    x += first * (A + B)
+    out += first * (A + B)
+    xhat += first * (A + B)
+    rstd_out += first
+    row = tl.arange(0, ROWS)
+    inside = row < rows - first
+    a, b, h = tl.arange(0, A), A + tl.arange(0, B), tl.arange(0, H)
+    at_a = row[:, None] * (A + B) + a[None, :]
+    at_b = row[:, None] * (A + B) + b[None, :]
+    xa = tl.load(x + at_a, mask=inside[:, None], other=0.0).to(tl.float32)
+    xb = tl.load(x + at_b, mask=inside[:, None], other=0.0).to(tl.float32)
     mean = (tl.sum(xa, 1) + tl.sum(xb, 1)) / (A + B)
     xa -= mean[:, None]
     xb -= mean[:, None]
     rstd = tl.rsqrt((tl.sum(xa * xa, 1) + tl.sum(xb * xb, 1)) / (A + B) + eps)
-    return xa * rstd[:, None], xb * rstd[:, None], rstd
-
-
-@jit
-def mlp_forward_kernel(
-    x, w1, b1, w2, b2, out, rows, eps,
-    A: tl.constexpr, B: tl.constexpr, HIDDEN: tl.constexpr, ROWS: tl.constexpr, H: tl.constexpr,
-):  # fmt: skip
-    dtype = x.dtype.element_ty
-    row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
-    inside = row < rows
-    ya, yb, _rstd = _normalised(x, row, inside, eps, A, B)
-    ya, yb = ya.to(dtype), yb.to(dtype)
-    a, b, h = tl.arange(0, A), A + tl.arange(0, B), tl.arange(0, H)
+    tl.store(rstd_out + row, rstd, mask=inside)
+    tl.store(xhat + at_a, (xa * rstd[:, None]).to(dtype), mask=inside[:, None])
+    tl.store(xhat + at_b, (xb * rstd[:, None]).to(dtype), mask=inside[:, None])
+    # Backward wants them anyway; and what is loaded is multiplied from shared memory, which leaves
+    # the registers to the sums.
+    tl.debug_barrier()
+    ya = tl.load(xhat + at_a, mask=inside[:, None], other=0.0)
+    yb = tl.load(xhat + at_b, mask=inside[:, None], other=0.0)
     acc_a = tl.zeros([ROWS, A], dtype=tl.float32)
     acc_b = tl.zeros([ROWS, B], dtype=tl.float32)
     for start in range(0, HIDDEN, H):
@@ -73,39 +79,42 @@ def mlp_forward_kernel(
         act = act.to(dtype)
         acc_a = tl.dot(act, w2a, acc_a)
         acc_b = tl.dot(act, w2b, acc_b)
-    at = row[:, None] * (A + B)
     acc_a += tl.load(b2 + a)[None, :]
     acc_b += tl.load(b2 + b)[None, :]
-    acc_a += tl.load(x + at + a[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
-    acc_b += tl.load(x + at + b[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
-    tl.store(out + at + a[None, :], acc_a.to(dtype), mask=inside[:, None])
-    tl.store(out + at + b[None, :], acc_b.to(dtype), mask=inside[:, None])
+    acc_a += tl.load(x + at_a, mask=inside[:, None], other=0.0).to(tl.float32)
+    acc_b += tl.load(x + at_b, mask=inside[:, None], other=0.0).to(tl.float32)
+    tl.store(out + at_a, acc_a.to(dtype), mask=inside[:, None])
+    tl.store(out + at_b, acc_b.to(dtype), mask=inside[:, None])
 
 
 @jit
 def mlp_backward_kernel(
-    x, dout, w1, b1, w2, xhat, act_out, dpre_out, dx, db1, db2, rows, eps,
+    xhat, rstd_in, dout, w1, b1, w2, act_out, dpre_out, dx, db1, db2, rows,
     A: tl.constexpr, B: tl.constexpr, HIDDEN: tl.constexpr, ROWS: tl.constexpr, H: tl.constexpr,
-    DX: tl.constexpr,
 ):  # fmt: skip
-    """Recomputes the hidden layer; with DX also goes back through the LayerNorm to `dx`."""
-    dtype = x.dtype.element_ty
+    """Recomputes the hidden layer of ROWS rows and goes back through it and the LayerNorm."""
+    dtype = xhat.dtype.element_ty
     tile = tl.program_id(0)
-    row = (tile * ROWS + tl.arange(0, ROWS)).to(tl.int64)
-    inside = row < rows
+    first = tile.to(tl.int64) * ROWS
+    xhat += first * (A + B)
+    rstd_in += first
+    dout += first * (A + B)
+    act_out += first * HIDDEN
+    dpre_out += first * HIDDEN
+    dx += first * (A + B)
+    row = tl.arange(0, ROWS)
+    inside = row < rows - first
     a, b, h = tl.arange(0, A), A + tl.arange(0, B), tl.arange(0, H)
-    at = row[:, None] * (A + B)
-    ya, yb, rstd = _normalised(x, row, inside, eps, A, B)
-    ya, yb = ya.to(dtype), yb.to(dtype)
-    tl.store(xhat + at + a[None, :], ya, mask=inside[:, None])
-    tl.store(xhat + at + b[None, :], yb, mask=inside[:, None])
-    da = tl.load(dout + at + a[None, :], mask=inside[:, None], other=0.0)
-    db = tl.load(dout + at + b[None, :], mask=inside[:, None], other=0.0)
-    tl.store(db2 + tile * (A + B) + a, tl.sum(da.to(tl.float32), 0))
-    tl.store(db2 + tile * (A + B) + b, tl.sum(db.to(tl.float32), 0))
-    if DX:
-        acc_a = tl.zeros([ROWS, A], dtype=tl.float32)
-        acc_b = tl.zeros([ROWS, B], dtype=tl.float32)
+    at_a = row[:, None] * (A + B) + a[None, :]
+    at_b = row[:, None] * (A + B) + b[None, :]
+    ya = tl.load(xhat + at_a, mask=inside[:, None], other=0.0)
+    yb = tl.load(xhat + at_b, mask=inside[:, None], other=0.0)
+    ga = tl.load(dout + at_a, mask=inside[:, None], other=0.0)
+    gb = tl.load(dout + at_b, mask=inside[:, None], other=0.0)
+    tl.store(db2 + tile * (A + B) + a, tl.sum(ga.to(tl.float32), 0))
+    tl.store(db2 + tile * (A + B) + b, tl.sum(gb.to(tl.float32), 0))
+    acc_a = tl.zeros([ROWS, A], dtype=tl.float32)
+    acc_b = tl.zeros([ROWS, B], dtype=tl.float32)
     for start in range(0, HIDDEN, H):
         hidden = start + h
         w1a = tl.load(w1 + hidden[:, None] * (A + B) + a[None, :])
@@ -113,7 +122,7 @@ def mlp_backward_kernel(
         w2a = tl.load(w2 + a[:, None] * HIDDEN + hidden[None, :])
         w2b = tl.load(w2 + b[:, None] * HIDDEN + hidden[None, :])
         pre = tl.dot(yb, tl.trans(w1b), tl.dot(ya, tl.trans(w1a))) + tl.load(b1 + hidden)[None, :]
-        dact = tl.dot(db, w2b, tl.dot(da, w2a))
+        dact = tl.dot(gb, w2b, tl.dot(ga, w2a))
         act, slope = _gelu(pre)
         dpre = dact * slope
         tl.store(db1 + tile * HIDDEN + hidden, tl.sum(dpre, 0))
@@ -121,22 +130,20 @@ def mlp_backward_kernel(
         to = row[:, None] * HIDDEN + hidden[None, :]
         tl.store(act_out + to, act.to(dtype), mask=inside[:, None])
         tl.store(dpre_out + to, dpre, mask=inside[:, None])
-        if DX:
-            acc_a = tl.dot(dpre, w1a, acc_a)
-            acc_b = tl.dot(dpre, w1b, acc_b)
-    if DX:
-        ya = tl.load(xhat + at + a[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
-        yb = tl.load(xhat + at + b[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
-        mean = (tl.sum(acc_a, 1) + tl.sum(acc_b, 1)) / (A + B)
-        along = (tl.sum(acc_a * ya, 1) + tl.sum(acc_b * yb, 1)) / (A + B)
-        acc_a = (acc_a - mean[:, None] - ya * along[:, None]) * rstd[:, None]
-        acc_b = (acc_b - mean[:, None] - yb * along[:, None]) * rstd[:, None]
-        acc_a += tl.load(dout + at + a[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
-        acc_b += tl.load(dout + at + b[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
-        tl.store(dx + at + a[None, :], acc_a.to(dtype), mask=inside[:, None])
-        tl.store(dx + at + b[None, :], acc_b.to(dtype), mask=inside[:, None])
-    else:
-        tl.store(dx + row, rstd, mask=inside)
+        acc_a = tl.dot(dpre, w1a, acc_a)
+        acc_b = tl.dot(dpre, w1b, acc_b)
+    # Back through the LayerNorm: what changes a row's mean or its length is lost.
+    ya32 = tl.load(xhat + at_a, mask=inside[:, None], other=0.0).to(tl.float32)
+    yb32 = tl.load(xhat + at_b, mask=inside[:, None], other=0.0).to(tl.float32)
+    rstd = tl.load(rstd_in + row, mask=inside, other=0.0)
+    mean = (tl.sum(acc_a, 1) + tl.sum(acc_b, 1)) / (A + B)
+    along = (tl.sum(acc_a * ya32, 1) + tl.sum(acc_b * yb32, 1)) / (A + B)
+    acc_a = (acc_a - mean[:, None] - ya32 * along[:, None]) * rstd[:, None]
+    acc_b = (acc_b - mean[:, None] - yb32 * along[:, None]) * rstd[:, None]
+    acc_a += tl.load(dout + at_a, mask=inside[:, None], other=0.0).to(tl.float32)
+    acc_b += tl.load(dout + at_b, mask=inside[:, None], other=0.0).to(tl.float32)
+    tl.store(dx + at_a, acc_a.to(dtype), mask=inside[:, None])
+    tl.store(dx + at_b, acc_b.to(dtype), mask=inside[:, None])
 
 
 @jit
