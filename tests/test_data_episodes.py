@@ -7,8 +7,10 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+import zstandard
 
 from sdjepa.config import Collect
+from sdjepa.data import stores
 from sdjepa.data.collect import collect
 from sdjepa.data.episodes import Episodes
 from sdjepa.errors import UserError
@@ -101,15 +103,81 @@ def test_a_truncated_file_is_refused_in_one_line(dataset, tmp_path, kept):
     assert "\n" not in str(error.value)
 
 
-def test_a_damaged_frame_is_the_users_to_know(dataset, tmp_path):
-    copy = tmp_path / "set"
+@pytest.fixture(params=["through HDF5", "past HDF5"])
+def way(request, monkeypatch) -> None:
+    """Few frames are read through HDF5, many past it: here all of them one way."""
+    monkeypatch.setattr(stores, "_FEW", 10**9 if request.param == "through HDF5" else 0)
+
+
+def rewritten(dataset: Path, copy: Path, chunks: dict[int, bytes]) -> Path:
+    """A copy of a dataset in which other bytes are stored for some frames."""
     shutil.copytree(dataset, copy)
     with h5py.File(copy / "episodes.h5", "r+") as file:
-        file["pixels"].id.write_direct_chunk((3, 0, 0, 0), b"no zstd frame")
+        for row, chunk in chunks.items():
+            file["pixels"].id.write_direct_chunk((row, 0, 0, 0), chunk)
+    return copy
+
+
+@pytest.mark.usefixtures("way")
+def test_frames_are_those_of_a_decoder_that_takes_one_chunk_after_the_other(dataset, tmp_path):
+    noise = np.random.default_rng(0).integers(0, 255, (2, 16, 16, 3), dtype=np.uint8)
+    # Longer than what they replace, so they lie behind all others and in the opposite order.
+    coded = {17: zstandard.compress(noise[0]), 5: zstandard.compress(noise[1])}
+    copy = rewritten(dataset, tmp_path / "set", coded)
+    with h5py.File(copy / "episodes.h5") as file:
+        ids = [(row, 0, 0, 0) for row in range(len(file["pixels"]))]
+        chunks = [file["pixels"].id.read_direct_chunk(place)[1] for place in ids]
+    decoded = [np.frombuffer(zstandard.decompress(chunk), np.uint8) for chunk in chunks]
+    wanted = np.stack(decoded).reshape(-1, 16, 16, 3)
+    assert np.array_equal(wanted[[17, 5]], noise)
     with Episodes.open(copy) as episodes:
+        for rows in (range(len(wanted)), [3, 4, 5, 6, 17, 30], [17, 2, 2, 40, 5]):
+            assert np.array_equal(episodes.frames(rows), wanted[list(rows)])
+            out = np.zeros((len(rows) + 2, 16, 16, 3), np.uint8)
+            assert np.shares_memory(episodes.frames(rows, out=out[1:-1]), out)
+            assert np.array_equal(out[1:-1], wanted[list(rows)])
+            assert not out[[0, -1]].any()
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize(
+    "chunk",
+    [
+        b"no zstd frame",
+        zstandard.compress(bytes(16 * 16 * 3 - 1)),
+        zstandard.compress(bytes(16 * 16 * 3 + 1)),
+        zstandard.compress(bytes(2 * 16 * 16 * 3)),
+        zstandard.compress(np.random.default_rng(0).bytes(16 * 16 * 3))[:-1],
+    ],
+    ids=["not zstd", "too short", "too long", "two frames", "cut off"],
+)
+def test_a_damaged_frame_is_the_users_to_know(dataset, tmp_path, chunk):
+    with Episodes.open(rewritten(dataset, tmp_path / "set", {3: chunk})) as episodes:
         episodes.frames([2])
-        with pytest.raises(UserError, match="damaged"):
-            episodes.frames([2, 3])
+        for rows in ([2, 3], [3, 4], range(20)):
+            with pytest.raises(UserError, match="damaged") as error:
+                episodes.frames(rows)
+            assert "\n" not in str(error.value)
+
+
+@pytest.mark.usefixtures("way")
+def test_whatever_byte_is_damaged_the_answer_is_frames_or_one_line(dataset, tmp_path):
+    copy = tmp_path / "set"
+    shutil.copytree(dataset, copy)
+    data = (copy / "episodes.h5").read_bytes()
+    rng = np.random.default_rng(0)
+    refusals = []
+    for _ in range(40):
+        damaged = np.frombuffer(data, np.uint8).copy()
+        damaged[rng.integers(0, len(data), 8)] ^= 0xFF
+        (copy / "episodes.h5").write_bytes(damaged.tobytes())
+        try:
+            with Episodes.open(copy) as episodes:
+                episodes.frames(range(episodes.num_rows))
+        except UserError as error:
+            refusals.append(str(error))
+    assert len(refusals) > 20
+    assert not any("\n" in refusal for refusal in refusals)
 
 
 def test_an_unknown_column_is_answered_with_the_known_ones(dataset):

@@ -27,7 +27,8 @@ from sdjepa.errors import UserError
 from sdjepa.runs import Progress, read_json, silent
 
 Split = Literal["train", "validation", "test"]
-_BLOCK = 64  # frames a thread decodes before it reports
+_BLOCK = 32  # frames a thread decodes before it reports
+_THREADS = 32  # at most; more only wait for memory
 
 
 @dataclass(frozen=True)
@@ -162,25 +163,31 @@ class Episodes:
         )
 
     def frames(
-        self, rows: Iterable[int] | Int[np.ndarray, "n"], *, progress: Progress = silent
+        self,
+        rows: Iterable[int] | Int[np.ndarray, "n"],
+        *,
+        out: UInt8[np.ndarray, "n h w 3"] | None = None,
+        progress: Progress = silent,
     ) -> UInt8[np.ndarray, "n h w 3"]:
-        """Frames of `rows`, in that order; repeats are decoded once."""
+        """Frames of `rows`, in that order, in `out` if given; repeats are decoded once."""
         wanted = np.asarray(rows, dtype=np.int64)
         unique, places = np.unique(wanted, return_inverse=True)
         if len(unique) and not 0 <= unique[0] <= unique[-1] < self.num_rows:
             raise IndexError(f"rows {unique[0]}..{unique[-1]} of a dataset of {self.num_rows}")
-        decoded = np.empty((len(unique), *self._store.frame_shape), dtype=np.uint8)
+        same = np.array_equal(unique, wanted)
+        frames = np.empty((len(wanted), *self._store.frame_shape), np.uint8) if out is None else out
+        decoded = frames if same else np.empty((len(unique), *self._store.frame_shape), np.uint8)
 
         def decode(start: int) -> None:
             stretch = slice(start, start + _BLOCK)
             self._store.decode(unique[stretch], decoded[stretch])
 
-        with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
+        with ThreadPoolExecutor(max_workers=min(_THREADS, os.cpu_count() or 1)) as pool:
             blocks = pool.map(decode, range(0, len(unique), _BLOCK))
             for done, _ in enumerate(blocks, start=1):
                 progress(min(done * _BLOCK, len(unique)), len(unique), "frames")
-        same = len(unique) == len(wanted) and np.array_equal(places, np.arange(len(wanted)))
-        return decoded if same else decoded[places]
+        # mode="clip" writes straight into `out`; the default goes through a copy.
+        return frames if same else np.take(decoded, places, axis=0, out=frames, mode="clip")
 
     def _describe(self) -> dict[str, Any]:
         """What `dataset.json` would say, for data that came without one."""
