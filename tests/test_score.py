@@ -189,7 +189,7 @@ def test_planning_weights_are_recorded_and_change_a_score_file(a_run: Path):
         cost="angular", gamma=3.0, candidates=16, elites=4, iterations=2, history=3, replan=1
     )
     path = score(a_run, plan=plan)
-    assert path.name == "strict-angular-cem-o25.json"
+    assert path.name == "strict-angular-cem-o25-r1-h3.json"
     assert read_json(path)["config"]["plan"]["gamma"] == 3.0
 
 
@@ -483,7 +483,7 @@ def test_the_command_line_scores_sweeps_and_compares(a_run: Path, sdjepa, tmp_pa
     other = Path(shutil.copytree(a_run, tmp_path / "other", symlinks=True))
     code, out, err = sdjepa("score", a_run, "--solver", "icem", "--replan", 1, "--history", 2)
     assert code == 0, err
-    assert Path(out.split()[-1]).name == "strict-content-icem-o25.json"
+    assert Path(out.split()[-1]).name == "strict-content-icem-o25-r1-h2.json"
     manifest = next((a_run / "tasks").glob("*.json"))
     assert sdjepa("score", other, "--manifest", manifest, "--cost", "full")[0] == 0
     code, out, err = sdjepa("compare", a_run, other, "--markdown")
@@ -506,7 +506,7 @@ def test_a_sweep_scores_every_offset_with_tasks_and_a_budget_of_its_own(
     files = [Path(word) for word in out.split() if word.endswith(".json")]
     found = [read_json(path) for path in files]
     assert [path.name for path in files] == [
-        f"strict-content-cem-o{offset}.json" for offset in (25, 50, 75, 100)
+        f"strict-content-cem-o{offset}-i1.json" for offset in (25, 50, 75, 100)
     ]
     assert [f["config"]["score"]["budget"] for f in found] == [50, 100, 150, 200]
     assert [{row["offset"] for row in f["tasks"]} for f in found] == [{25}, {50}, {75}, {100}]
