@@ -107,7 +107,7 @@ def test_installed_is_undone():
 def test_only_shapes_with_kernels_fit():
     from sdjepa.train import fast
 
-    paper = Model(action_dim=2, frame_skip=5)
+    paper = Model(action_dim=2, frame_skip=5, encoder_depth=1)
     assert fast.fits(Encoder(paper))
     for change in ({"tokens": 31}, {"image_size": 112}, {"encoder_width": 384, "encoder_heads": 6}):
         assert not fast.fits(Encoder(paper.model_copy(update=change)))
