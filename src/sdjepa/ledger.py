@@ -88,10 +88,8 @@ def lines(folder: Path) -> list[Line]:
     for path in sorted(folder.glob("*/config.toml")):
         run = Run.open(path.parent)
         metrics = run.metrics()
-        manifest = read_json(run.path / "manifest.json") if _has(run, "manifest.json") else {}
-        card = (
-            read_json(run.path / "data" / "dataset.json") if _has(run, "data/dataset.json") else {}
-        )
+        manifest = _read(run.path / "manifest.json")
+        card = _read(run.path / "data" / "dataset.json")
         seconds = metrics[-1].get("seconds") if metrics else None
         scores = tuple(read_json(file) for file in sorted((run.path / "scores").glob("*.json")))
         envs = [known["env"] for known in (card, *scores) if "env" in known]
