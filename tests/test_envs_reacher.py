@@ -1,14 +1,22 @@
 """Reacher: dm_control's silent resets, and the angle that does not wrap."""
 
+import gc
+
 import numpy as np
 import pytest
 
-from sdjepa.envs import base
+from sdjepa.envs import base, gl
 
 
 @pytest.fixture(scope="module")
 def env():
-    return base.make("reacher")
+    made = base.make("reacher")
+    yield made
+    # The simulator's own renderer, used here to compare with, frees its GL objects by number in
+    # whichever context is current. Have it done now, and begin with new contexts afterwards.
+    made.close()
+    gc.collect()
+    gl.close_all()
 
 
 def test_no_reset_happens_by_itself_at_step_500(env):

@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import importlib
 import os
+import threading
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -27,8 +28,9 @@ from sdjepa.errors import UserError
 BACKENDS = {"egl": "libEGL.so.1", "osmesa": "libOSMesa.so.8"}
 VARIABLE = "MUJOCO_GL"
 SCENE_GEOMS = 1000  # room in a noted scene; our scenes have 36
-_painters: dict[tuple[str, int], "Painter"] = {}
-_sheets: dict[tuple[str, int], "Sheet"] = {}
+# By thread, kind of scene and shadow map: a context belongs to the thread that made it.
+_painters: dict[tuple[int, str, int], "Painter"] = {}
+_sheets: dict[tuple[int, str, int], "Sheet"] = {}
 _turn: AbstractContextManager[Any] = contextlib.nullcontext()
 
 
@@ -330,8 +332,8 @@ class Filmed(Env):
 
 
 def sheet(kind: str, model: Any, *, size: int, shadow: int) -> Sheet:
-    """The process's sheet for scenes of this `kind`, empty."""
-    key = (kind, shadow)
+    """The thread's sheet for scenes of this `kind`, empty."""
+    key = (threading.get_ident(), kind, shadow)
     if key not in _sheets:
         _sheets[key] = Sheet(painter(kind, model, size=size, shadow=shadow))
     _sheets[key].drop()
@@ -339,8 +341,8 @@ def sheet(kind: str, model: Any, *, size: int, shadow: int) -> Sheet:
 
 
 def painter(kind: str, model: Any, *, size: int, shadow: int) -> Painter:
-    """The process's painter for scenes of this `kind`, made at its first use."""
-    key = (kind, shadow)
+    """The thread's painter for scenes of this `kind`, made at its first use."""
+    key = (threading.get_ident(), kind, shadow)
     if key not in _painters:
         _painters[key] = Painter(model, size=size, shadow=shadow)
         # Registered after MuJoCo's own exit handler, so that it runs before the display is gone.
@@ -350,7 +352,9 @@ def painter(kind: str, model: Any, *, size: int, shadow: int) -> Painter:
 
 
 def close_all() -> None:
-    """Give every context back; only the thread that made them can, so one that ends should."""
-    _sheets.clear()
-    while _painters:
-        _painters.popitem()[1].close()
+    """Give this thread's contexts back; no other thread can, so one that ends should."""
+    mine = threading.get_ident()
+    for key in [key for key in _sheets if key[0] == mine]:
+        del _sheets[key]
+    for key in [key for key in _painters if key[0] == mine]:
+        _painters.pop(key).close()
