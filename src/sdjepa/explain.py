@@ -20,6 +20,7 @@ _FREE = {
     "data.frames_on",
     "train.device",
     "train.engine",
+    "train.kernels",
     "train.accumulate",
     "train.trackers",
     "train.log_every",

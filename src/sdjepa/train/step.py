@@ -17,6 +17,7 @@ from torch import Tensor
 from sdjepa import ranks
 from sdjepa.config import Config
 from sdjepa.data.loader import Batch
+from sdjepa.errors import UserError
 from sdjepa.model.world_model import WorldModel
 from sdjepa.objectives.scene import Scene
 from sdjepa.objectives.total import draws, extent, losses, observe, weights
@@ -195,15 +196,16 @@ class Recorded:
         self._drawn = {name: tuple(t.clone() for t in group) for name, group in drawn.items()}
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side), _undone(self._model, self._optimizer, self._average):
-            for _ in range(WARM_UPS):
-                self._optimizer.zero_grad(set_to_none=True)
-                self._take()
-        torch.cuda.current_stream().wait_stream(side)
-        self._optimizer.zero_grad(set_to_none=True)
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
-            terms, latents, predicted = self._take()
+        with _quick(self._model, self._config):
+            with torch.cuda.stream(side), _undone(self._model, self._optimizer, self._average):
+                for _ in range(WARM_UPS):
+                    self._optimizer.zero_grad(set_to_none=True)
+                    self._take()
+            torch.cuda.current_stream().wait_stream(side)
+            self._optimizer.zero_grad(set_to_none=True)
+            self._graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self._graph):
+                terms, latents, predicted = self._take()
         with torch.no_grad():
             parts = self._model.split(latents)
         self._outcome = Outcome(
@@ -232,6 +234,17 @@ class Recorded:
         )
         detached = {name: term.detach() for name, term in terms.items()}
         return detached | {"gradient_norm": norm}, latents.detach(), predicted.detach()
+
+
+def _quick(model: WorldModel, config: Config) -> AbstractContextManager:
+    """Inside, if the run wants it, the encoder runs as kernels of our own."""
+    if not config.train.kernels:
+        return nullcontext()
+    from sdjepa.train import fast  # needs Triton, which comes with CUDA only
+
+    if config.train.precision == "fp32" or not fast.fits(model.encoder):
+        raise UserError("train.kernels is for bf16 and the paper's encoder with every patch")
+    return fast.installed(model.encoder)
 
 
 def _tensors(batch: Batch) -> tuple[Tensor, ...]:
