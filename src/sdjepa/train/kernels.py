@@ -13,7 +13,7 @@ import triton.language as tl
 
 jit: Any = triton.jit  # a type checker would read kernels as Python
 LOG2E = tl.constexpr(1.4426950408889634)
-# Block sizes, then warps and pipeline stages: chosen so that nothing spills on sm_90, not yet by time.
+# Block sizes, then warps and pipeline stages: what fits the registers of sm_90, not yet timed.
 ATTEND_FORWARD = (128, 64, 8, 2)  # queries, keys
 ATTEND_BACKWARD = (32, 256, 128, True, 8, 2, None)  # queries, keys, rows at once, transposed
 MLP_FORWARD = (128, 64, 8, 2)  # rows, hidden units
