@@ -33,7 +33,7 @@ def fits(encoder: Encoder) -> bool:
         and width == 192
         and hidden % 128 == 0
         and width // block.attention.heads == 64
-        and patches % 128 == 0
+        and patches == 256
     )
 
 
