@@ -2,7 +2,9 @@
 
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -72,3 +74,15 @@ def sdjepa(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
         return code, out.out, out.err
 
     return call
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Debian's Chromium under Playwright; files that use it skip themselves where it is not."""
+    from playwright import sync_api
+
+    arguments = ["--no-sandbox", "--disable-gpu", "--disable-quic"]
+    with sync_api.sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=arguments)
+        yield launched
+        launched.close()

@@ -7,6 +7,7 @@ from sdjepa import ranks
 from sdjepa.config import Config, Model, Objectives
 from sdjepa.model.world_model import WorldModel, build
 from sdjepa.objectives.total import Scene, draws, extent, observe
+from sdjepa.runs import Progress
 from sdjepa.seeds import stream
 
 SIZES = {
@@ -84,3 +85,17 @@ def scene_of(
         device=torch.device("cpu"),
     )
     return observe(model, settings, **batch, drawn=drawn)
+
+
+class Crash(Exception):
+    """What a test stops a run with."""
+
+
+def crash_at(step: int, *, of: int = 12) -> Progress:
+    """A progress report under which a run of `of` steps dies after `step`."""
+
+    def report(done: int, total: int, note: str = "") -> None:
+        if total == of and done == step:
+            raise Crash
+
+    return report

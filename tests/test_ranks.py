@@ -21,7 +21,7 @@ from sdjepa.runs import Run
 from sdjepa.train.checkpoint import load_checkpoint
 from sdjepa.train.loop import train
 from sdjepa.train.monitor import gradient_cosines
-from small import noise, random_batch, scene_of, small_model
+from small import Crash, crash_at, noise, random_batch, scene_of, small_model
 
 EVERYTHING = {f"{term}_weight": 0.1 for term in TERMS}
 CASES: dict[str, dict[str, object]] = {
@@ -161,16 +161,9 @@ def test_a_run_begun_alone_goes_on_with_two_processes_as_if_nothing_had_happened
     alone = Run.create(tmp_path / "alone", config)
     train(alone)
 
-    class Crash(Exception):
-        pass
-
-    def crash(done: int, total: int, note: str = "") -> None:
-        if total == 12 and done == 6:
-            raise Crash
-
     moved = Run.create(tmp_path / "moved", config)
     with pytest.raises(Crash):
-        train(moved, progress=crash)
+        train(moved, progress=crash_at(6))
     under_torchrun(2, "train", "--resume", str(moved.path))
     assert [r["step"] for r in moved.metrics()] == list(range(1, 13))
     for mine, theirs in zip(moved.metrics(), alone.metrics(), strict=True):

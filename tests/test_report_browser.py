@@ -27,16 +27,6 @@ def address(run: Path) -> str:
     return report([run, other], out=run / "report.html").as_uri()
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator["sync_api.Browser"]:
-    with sync_api.sync_playwright() as playwright:
-        launched = playwright.chromium.launch(
-            executable_path=str(CHROMIUM), args=["--no-sandbox", "--disable-gpu", "--disable-quic"]
-        )
-        yield launched
-        launched.close()
-
-
 @pytest.fixture
 def page(browser: "sync_api.Browser", address: str) -> Iterator["sync_api.Page"]:
     """The open page; any message on its console or any request but the file itself is a failure."""

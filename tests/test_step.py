@@ -25,7 +25,7 @@ from sdjepa.train.muon import Muon, orthogonalise
 from sdjepa.train.schedule import make_optimizer
 from sdjepa.train.step import Recorded, _tensors, look, numbers
 from sdjepa.train.trackers import Trackers
-from small import SIZES, noise, random_batch, scene_of, small_config, small_model
+from small import SIZES, Crash, crash_at, noise, random_batch, scene_of, small_config, small_model
 
 # --- few tokens
 
@@ -124,16 +124,9 @@ def test_what_is_saved_is_the_average_and_what_is_resumed_is_not(
     config = change(tiny_config, ["train.ema=0.9", "train.optimizer=muon"])
     whole = train(Run.create(tmp_path / "whole", config))
 
-    class Crash(Exception):
-        pass
-
-    def crash(done: int, total: int, note: str = "") -> None:
-        if total == 12 and done == 6:
-            raise Crash
-
     run = Run.create(tmp_path / "run", config)
     with pytest.raises(Crash):
-        train(run, progress=crash)
+        train(run, progress=crash_at(6))
     resumed = train(run, resume=True)
     for file in ("model.safetensors", "training.safetensors"):
         assert (resumed / file).read_bytes() == (whole / file).read_bytes()

@@ -22,6 +22,7 @@ from sdjepa.model.world_model import WorldModel
 from sdjepa.runs import Run
 from sdjepa.train.checkpoint import load_checkpoint, load_weights
 from sdjepa.train.loop import prepare, take_step, train
+from small import Crash, crash_at
 
 UNTIMED = ("frames_per_second", "steps_per_second", "seconds")
 
@@ -37,21 +38,13 @@ def logged(run: Path) -> list[dict[str, float]]:
     ]
 
 
-class Crash(Exception):
-    pass
-
-
 @pytest.mark.parametrize("at", [1, 6, 11])
 def test_resuming_after_a_crash_gives_the_same_losses_and_weights(
     at: int, tiny_config: Config, trained: Path, tmp_path: Path
 ):
-    def crash(done: int, total: int, note: str = "") -> None:
-        if total == 12 and done == at:
-            raise Crash
-
     run = Run.create(tmp_path / "run", tiny_config)
     with pytest.raises(Crash):
-        train(run, progress=crash)
+        train(run, progress=crash_at(at))
     train(run, resume=True)
     assert weights(run.path) == weights(trained)
     assert logged(run.path) == logged(trained)

@@ -46,16 +46,6 @@ def address(
     assert trouble == ""
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator["sync_api.Browser"]:
-    with sync_api.sync_playwright() as playwright:
-        launched = playwright.chromium.launch(
-            executable_path=str(CHROMIUM), args=["--no-sandbox", "--disable-gpu", "--disable-quic"]
-        )
-        yield launched
-        launched.close()
-
-
 @pytest.fixture
 def page(browser: "sync_api.Browser", address: str) -> Iterator["sync_api.Page"]:
     """The live page; a complaint on its console or a request to elsewhere is a failure."""

@@ -15,7 +15,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -59,6 +59,13 @@ class Protocol:
     version: int = 1
 
 
+_STRICT = Protocol(
+    "strict",
+    episodes="test",
+    starts="one per episode in turn, in random order, until there are enough",
+    refused=("solved at the start", "solved by zero actions within the budget"),
+    tasks=PROTOCOL_TASKS["strict"],
+)
 PROTOCOLS = {
     "lewm": Protocol(
         "lewm",
@@ -67,20 +74,10 @@ PROTOCOLS = {
         refused=(),
         tasks=PROTOCOL_TASKS["lewm"],
     ),
-    "strict": Protocol(
-        "strict",
-        episodes="test",
-        starts="one per episode in turn, in random order, until there are enough",
-        refused=("solved at the start", "solved by zero actions within the budget"),
-        tasks=PROTOCOL_TASKS["strict"],
-    ),
+    "strict": _STRICT,
     # For choosing recipes and settings: what is chosen on these may be reported on the others.
-    "choose": Protocol(
-        "choose",
-        episodes="validation",
-        starts="one per episode in turn, in random order, until there are enough",
-        refused=("solved at the start", "solved by zero actions within the budget"),
-        tasks=PROTOCOL_TASKS["choose"],
+    "choose": replace(
+        _STRICT, name="choose", episodes="validation", tasks=PROTOCOL_TASKS["choose"]
     ),
 }
 

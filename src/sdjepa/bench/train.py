@@ -36,7 +36,7 @@ SMALL = {
     "predictor_heads": 4,
     "predictor_mlp": 384,
 }
-FEW = 31  # tokens of the reduced model; Push-T's frames change in at most 29 of 256 patches
+FEW = 31  # patches of the reduced model: with the class token, 32
 Step = Callable[[int], None]
 
 

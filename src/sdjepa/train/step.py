@@ -117,7 +117,9 @@ def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
             group["lr"] = rate
 
 
-class Eager:
+class _Way:
+    """What both ways hold, and what they do alike."""
+
     def __init__(
         self,
         model: WorldModel,
@@ -129,25 +131,36 @@ class Eager:
         self._model, self._config, self._optimizer = model, config, optimizer
         self._average = average
 
-    def __call__(self, batch: Batch, *, step: int, rate: float) -> Outcome:
+    def _begin(self, step: int, rate: float) -> None:
+        """Tell the optimiser and the average which step comes."""
         set_rate(self._optimizer, rate)
         if self._average is not None:
             self._average.advance(step)
-        drawn = numbers(self._config, batch, step=step)
-        scene = look(self._model, self._config, batch, drawn=drawn)
-        terms = losses(scene)
-        self._optimizer.zero_grad(set_to_none=True)
-        norm = descend(
+
+    def _descend(self, loss: Float[Tensor, ""]) -> Float[Tensor, ""]:
+        return descend(
             self._model,
-            terms["loss"],
+            loss,
             optimizer=self._optimizer,
             clip=self._config.train.clip,
             average=self._average,
         )
+
+
+class Eager(_Way):
+    """Operation by operation."""
+
+    def __call__(self, batch: Batch, *, step: int, rate: float) -> Outcome:
+        self._begin(step, rate)
+        drawn = numbers(self._config, batch, step=step)
+        scene = look(self._model, self._config, batch, drawn=drawn)
+        terms = losses(scene)
+        self._optimizer.zero_grad(set_to_none=True)
+        norm = self._descend(terms["loss"])
         return Outcome(terms | {"gradient_norm": norm}, scene)
 
 
-class Recorded:
+class Recorded(_Way):
     """The same step, compiled and replayed; recorded at its first call."""
 
     def __init__(
@@ -158,8 +171,7 @@ class Recorded:
         optimizer: torch.optim.Optimizer,
         average: Average | None,
     ) -> None:
-        self._model, self._config, self._optimizer = model, config, optimizer
-        self._average = average
+        super().__init__(model, config, optimizer=optimizer, average=average)
         active = weights(config.objectives)
 
         def forward(batch: tuple[Tensor, ...], drawn: Drawn) -> tuple[Terms, Tensor, Tensor]:
@@ -181,9 +193,7 @@ class Recorded:
         for name, new in drawn.items():
             for held, number in zip(self._drawn[name], new, strict=True):
                 held.copy_(number)
-        set_rate(self._optimizer, rate)
-        if self._average is not None:
-            self._average.advance(step)
+        self._begin(step, rate)
         # Recording and drawing moved torch's state; dropout reads it again during the replay.
         torch.manual_seed(derive(self._config.train.seed, "dropout", step, ranks.rank()))
         assert self._graph is not None
@@ -225,13 +235,7 @@ class Recorded:
 
     def _take(self) -> tuple[Terms, Tensor, Tensor]:
         terms, latents, predicted = self._forward(self._batch, self._drawn)
-        norm = descend(
-            self._model,
-            terms["loss"],
-            optimizer=self._optimizer,
-            clip=self._config.train.clip,
-            average=self._average,
-        )
+        norm = self._descend(terms["loss"])
         detached = {name: term.detach() for name, term in terms.items()}
         return detached | {"gradient_norm": norm}, latents.detach(), predicted.detach()
 
