@@ -1,0 +1,163 @@
+"""A dataset in, a score out whose model is the simulator: what a perfect model would reach.
+
+Beside a trained model's score on the same tasks it tells a bad model from a bad planner or task. It
+is no bound: the search may miss what is there, and the environment's distance may say less than its
+test of success does. Tasks are shared out one by one among worker processes, and a task's outcome
+depends on its own random numbers only.
+"""
+
+import multiprocessing
+import os
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sdjepa.config import Plan, Score
+from sdjepa.data.episodes import ActionStats, Episodes
+from sdjepa.envs.base import make
+from sdjepa.errors import UserError
+from sdjepa.plan.simulator import check, receding, simulator_planner
+from sdjepa.runs import Progress, provenance, silent
+from sdjepa.score import adopt, origin, run, run_floors, simulate, task_list
+from sdjepa.scoring.card import floor_rates, rates, rows_of, strata
+from sdjepa.scoring.stage import Place
+from sdjepa.tasks import Outcome
+
+COST = "simulator"  # what a score file says instead of the part of the latent that was compared
+
+
+@dataclass(frozen=True)
+class Job:
+    """One task with all it takes to attempt it in another process."""
+
+    env: str
+    place: Place
+    name: tuple[int, int]  # episode and start: decides the random numbers
+    stats: ActionStats
+    plan: Plan
+    frame_skip: int
+    budget: int
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """How a job went."""
+
+    outcome: Outcome
+    num_plans: int
+    seconds: float  # of searching
+
+
+def attempt(job: Job) -> Attempt:
+    """Plan and act on one task until it is solved or its budget is spent."""
+    world, dream = make(job.env), make(job.env)
+    try:
+        for env in (world, dream):
+            job.place.put(env)
+        planner = simulator_planner(
+            world, dream, stats=job.stats, settings=job.plan, frame_skip=job.frame_skip
+        )
+        agent = receding(planner, job.name)
+        (outcome,) = run([world], agent, budget=job.budget)
+    finally:
+        world.close()
+        dream.close()
+    return Attempt(outcome, agent.num_plans, agent.seconds)
+
+
+def attempt_all(jobs: Sequence[Job], *, workers: int, progress: Progress = silent) -> list[Attempt]:
+    """Every job's attempt, in order; which process made it changes nothing."""
+    found: dict[int, Attempt] = {}
+    for number, done in _in_any_order(jobs, workers=min(workers or os.cpu_count() or 1, len(jobs))):
+        found[number] = done
+        solved = sum(attempt.outcome.success for attempt in found.values())
+        progress(len(found), len(jobs), f"{solved} solved")
+    return [found[number] for number in range(len(jobs))]
+
+
+def _in_any_order(jobs: Sequence[Job], *, workers: int) -> Iterator[tuple[int, Attempt]]:
+    if workers == 1:
+        yield from ((number, attempt(job)) for number, job in enumerate(jobs))
+        return
+    # forkserver: children are forked from a process without threads, GL context or GPU.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["sdjepa.scoring.ceiling"])
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=_one_thread) as pool:
+        waiting = {pool.submit(attempt, job): number for number, job in enumerate(jobs)}
+        try:
+            for done in as_completed(waiting):
+                yield waiting[done], done.result()
+        except BrokenProcessPool as error:
+            raise UserError(
+                "a worker was killed, perhaps for lack of memory; run the same command again with "
+                "fewer --workers"
+            ) from error
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _one_thread() -> None:
+    torch.set_num_threads(1)  # sixteen workers with sixteen threads each stand still
+
+
+def measure_ceiling(
+    data_path: Path,
+    settings: Score,
+    *,
+    plan: Plan,
+    frame_skip: int = 5,
+    manifest: Path | None = None,
+    progress: Progress = silent,
+) -> dict[str, Any]:
+    """The score of a planner whose model is the simulator; same tasks, same search, no pixels."""
+    began = time.monotonic()
+    check(plan)
+    data = Episodes.open(data_path)
+    chosen = task_list(data, settings, manifest=manifest)
+    settings, tasks = adopt(settings, chosen), chosen.tasks
+    stats = data.action_stats()
+    with simulate(data, tasks, settings) as scenes:
+        floors = run_floors(scenes, data, tasks, stats=stats, settings=settings)
+    ends = [task.rows(data) for task in tasks]
+    jobs = [
+        Job(
+            env=data.env,
+            place=Place(data.row(start), data.row(goal)),
+            name=(task.episode, task.start),
+            stats=stats,
+            plan=plan,
+            frame_skip=frame_skip,
+            budget=settings.budget,
+        )
+        for task, (start, goal) in zip(tasks, ends, strict=True)
+    ]
+    playing = time.monotonic()
+    attempts = attempt_all(jobs, workers=settings.workers, progress=progress)
+    playing = time.monotonic() - playing
+    outcomes = [attempt.outcome for attempt in attempts]
+    num_plans = sum(attempt.num_plans for attempt in attempts)
+    return {
+        "env": data.env,
+        "protocol": settings.protocol,
+        "cost": COST,
+        "solver": plan.solver,
+        **rates(outcomes),
+        **floor_rates(floors),
+        "strata": strata(outcomes, floors),
+        "tasks": rows_of(tasks, outcomes, floors),
+        "seconds": time.monotonic() - began,
+        "planning_seconds": playing,
+        "seconds_per_plan": sum(attempt.seconds for attempt in attempts) / max(1, num_plans),
+        "num_plans": num_plans,
+        "rollouts": [],
+        "checkpoint": None,
+        **origin(data, settings, chosen),
+        "config": {"score": settings.model_dump(), "plan": plan.model_dump() | {"cost": COST}},
+        **provenance(),
+    }
