@@ -2,7 +2,8 @@
 
 On the device when they fit (a gather is then a few microseconds), else in host memory or in a
 memory-mapped file, from which the next batches are gathered and copied while the device computes.
-Either way a frame is uint8 until the model reads it.
+Either way a frame is uint8 until the model reads it. For a model that reads few patches of a frame
+only those wait on the device, and eight times the frames fit.
 """
 
 import math
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from sdjepa.data.episodes import Episodes
 from sdjepa.data.frames import frame_store
+from sdjepa.data.patches import Painted, Reading
 from sdjepa.runs import Progress, silent
 
 Place = Literal["device", "host", "disk"]
@@ -40,11 +42,18 @@ class Feed(Protocol):
         ...
 
 
-def place(data: Episodes, rows: int, *, wish: str, device: torch.device) -> Place:
+def place(
+    data: Episodes,
+    rows: int,
+    *,
+    wish: str,
+    device: torch.device,
+    reading: Reading | None = None,
+) -> Place:
     """Where `rows` frames of this dataset should wait."""
     if wish != "auto":
         return wish  # type: ignore[return-value]
-    needed = rows * data.image_size**2 * 3
+    needed = rows * (reading.bytes_a_frame if reading else data.image_size**2 * 3)
     if device.type == "cuda" and needed < SHARE_OF_DEVICE * torch.cuda.mem_get_info(device)[0]:
         return "device"
     if needed < SHARE_OF_HOST * _free_host_memory():
@@ -67,11 +76,12 @@ def open_feed(
     *,
     where: Place,
     device: torch.device,
+    reading: Reading | None = None,
     progress: Progress = silent,
 ) -> Feed:
-    """Frames of `rows`, read where they shall wait."""
+    """Frames of `rows`, read where they shall wait; on the device, only what of them is read."""
     if where == "device":
-        return Resident(_on_device(data, rows, device=device, progress=progress))
+        return _on_device(data, rows, device=device, reading=reading, progress=progress)
     if where == "disk":
         store = frame_store(data, progress=progress)
         return Streamed(store, rows, device=device)
@@ -79,33 +89,50 @@ def open_feed(
 
 
 def _on_device(
-    data: Episodes, rows: np.ndarray, *, device: torch.device, progress: Progress
-) -> UInt8[Tensor, "rows height width 3"]:
+    data: Episodes,
+    rows: np.ndarray,
+    *,
+    device: torch.device,
+    reading: Reading | None,
+    progress: Progress,
+) -> "Resident":
     """Decoded in stretches, the next while the last is copied; the host never holds them all."""
-    if device.type == "cpu":
-        return torch.from_numpy(data.frames(rows, progress=progress))
     shape = (data.image_size, data.image_size, 3)
-    held = torch.empty(len(rows), *shape, dtype=torch.uint8, device=device)
     stretch = max(1, min(_STRETCH // math.prod(shape), len(rows)))
-    buffers = [torch.empty(stretch, *shape, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
-    copied = [torch.cuda.Event() for _ in buffers]
+    cuda = device.type == "cuda"
+    if reading is None and not cuda:
+        return Resident(torch.from_numpy(data.frames(rows, progress=progress)), device)
+    whole = None if reading else torch.empty(len(rows), *shape, dtype=torch.uint8, device=device)
+    few = Painted(len(rows), reading, device=device) if reading else None
+    buffers = [torch.empty(stretch, *shape, dtype=torch.uint8, pin_memory=cuda) for _ in range(2)]
+    copied = [torch.cuda.Event() if cuda else None for _ in buffers]
     for number, low in enumerate(range(0, len(rows), stretch)):
         part = rows[low : low + stretch]
         buffer, event = buffers[number % 2][: len(part)], copied[number % 2]
-        event.synchronize()
+        if event:
+            event.synchronize()
         data.frames(part, out=buffer.numpy())
-        held[low : low + len(part)].copy_(buffer, non_blocking=True)
-        event.record(torch.cuda.current_stream(device))
+        if few:
+            few.put(low, buffer.to(device, non_blocking=True))
+        elif whole is not None:
+            whole[low : low + len(part)].copy_(buffer, non_blocking=True)
+        if event:
+            event.record(torch.cuda.current_stream(device))
         progress(low + len(part), len(rows), "frames")
-    torch.cuda.current_stream(device).synchronize()
-    return held
+    if cuda:
+        torch.cuda.current_stream(device).synchronize()
+    held = few if few is not None else whole
+    assert held is not None
+    return Resident(held, device)
 
 
 class Resident:
-    """All frames on the device."""
+    """All frames on the device, or what of them is read."""
 
-    def __init__(self, frames: UInt8[Tensor, "rows height width 3"]) -> None:
-        self.frames, self.gathers_on = frames, frames.device
+    def __init__(
+        self, frames: UInt8[Tensor, "rows height width 3"] | Painted, device: torch.device
+    ) -> None:
+        self.frames, self.gathers_on = frames, device
 
     def __call__(self, step: int, places: Callable[[int], Tensor]) -> Tensor:
         return self.frames[places(step)]

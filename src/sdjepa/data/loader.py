@@ -16,6 +16,7 @@ from sdjepa import ranks
 from sdjepa.config import Data
 from sdjepa.data.episodes import ActionStats, Episodes, Split
 from sdjepa.data.feed import open_feed, place
+from sdjepa.data.patches import Reading
 from sdjepa.data.windows import Windows, windows
 from sdjepa.errors import UserError
 from sdjepa.runs import Progress, silent
@@ -66,6 +67,7 @@ class Loader:
         seed: int,
         stats: ActionStats,
         device: torch.device,
+        reading: Reading | None = None,
         progress: Progress = silent,
     ) -> None:
         ids = data.episode_ids(split)
@@ -90,8 +92,9 @@ class Loader:
         rows = np.concatenate([np.arange(data.num_rows)[data.rows(int(i))] for i in ids])
         to_place = torch.full((data.num_rows,), -1, dtype=torch.int64)
         to_place[rows] = torch.arange(len(rows))
-        self.where = place(data, len(rows), wish=settings.frames_on, device=device)
-        self._feed = open_feed(data, rows, where=self.where, device=device, progress=progress)
+        at = {"device": device, "reading": reading}
+        self.where = place(data, len(rows), wish=settings.frames_on, **at)
+        self._feed = open_feed(data, rows, where=self.where, progress=progress, **at)
         actions = normalise_actions(data.column("action")[rows], stats)
         self._actions = torch.from_numpy(actions).to(device)
         # Indices are worked out where frames are gathered: asking the device for them would wait.

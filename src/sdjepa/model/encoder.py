@@ -5,6 +5,7 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
 
 from sdjepa.config import Model
+from sdjepa.data.patches import changes, furthest, unfold
 from sdjepa.model.layers import Block
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -53,18 +54,17 @@ class Encoder(nn.Module):
     def unfold(
         self, frames: UInt8[Tensor, "batch height width 3"]
     ) -> UInt8[Tensor, "batch patches pixels"]:
-        """Pixels of each patch, channel by channel, row by row."""
-        batch, height, width, _ = frames.shape
-        p = self.patch
-        x = frames.view(batch, height // p, p, width // p, p, 3).permute(0, 1, 3, 5, 2, 4)
-        return x.reshape(batch, (height // p) * (width // p), 3 * p * p)
+        return unfold(frames, self.patch)
 
     def changes(
         self, unfolded: UInt8[Tensor, "batch patches pixels"]
     ) -> Int[Tensor, "batch patches"]:
         """How far each patch is from the background, summed over its pixels."""
-        still = self.unfold(self.background[None])
-        return (unfolded.short() - still.short()).abs().sum(dim=-1, dtype=torch.int32)
+        return changes(unfolded, self.unfold(self.background))
+
+    def choose(self, unfolded: UInt8[Tensor, "batch patches pixels"]) -> Int[Tensor, "batch kept"]:
+        """The patches that are read, where not all are."""
+        return furthest(unfolded, self.unfold(self.background), self.kept)
 
     def normalise(
         self, unfolded: UInt8[Tensor, "batch patches pixels"]
@@ -79,10 +79,7 @@ class Encoder(nn.Module):
         unfolded = self.unfold(frames)
         position = self.position[:, 1:]
         if self.kept:
-            patches = unfolded.shape[1]
-            # Ties go to the first patch: which of the unchanged ones fill up is then no accident.
-            rank = self.changes(unfolded) * patches - torch.arange(patches, device=frames.device)
-            chosen = rank.topk(self.kept, dim=-1, sorted=False).indices[..., None]
+            chosen = self.choose(unfolded)[..., None]
             unfolded = unfolded.gather(1, chosen.expand(-1, -1, unfolded.shape[-1]))
             position = position.expand(len(frames), -1, -1).gather(
                 1, chosen.expand(-1, -1, position.shape[-1])

@@ -19,6 +19,7 @@ from sdjepa.config import Config
 from sdjepa.data.episodes import ActionStats, Episodes
 from sdjepa.data.frames import background
 from sdjepa.data.loader import Batch, Loader
+from sdjepa.data.patches import Reading
 from sdjepa.errors import UserError
 from sdjepa.model.world_model import WorldModel, build
 from sdjepa.objectives.total import Scene, losses, weights
@@ -87,11 +88,17 @@ def prepare(config: Config, *, progress: Progress = silent) -> Job:
     data = Episodes.open(Path(config.data.path))
     stats = data.action_stats()
     model = build(config.model, seed=config.train.seed).to(device)
+    reading = None
     if config.model.tokens:
-        model.encoder.background.copy_(torch.from_numpy(background(data)))
+        still = torch.from_numpy(background(data))
+        model.encoder.background.copy_(still)
+        reading = Reading(still, patch=config.model.patch, kept=config.model.tokens)
     longer = max(VALIDATION_FRAMES, config.data.window_frames)
     shared = {"seed": config.train.seed, "stats": stats, "device": device, "progress": progress}
-    train = Loader(data, config.data, split="train", batch=config.train.batch, **shared)
+    train = Loader(
+        data, config.data, split="train", batch=config.train.batch, reading=reading, **shared
+    )
+    # Whole frames: what the model does not read is counted on them.
     validation = Loader(
         data,
         config.data.model_copy(update={"window_frames": longer}),
