@@ -27,7 +27,7 @@ from sdjepa.runs import Progress, provenance, silent
 from sdjepa.score import adopt, origin, run, run_floors, simulate, task_list
 from sdjepa.scoring.card import floor_rates, rates, rows_of, strata
 from sdjepa.scoring.stage import Place
-from sdjepa.tasks import Outcome
+from sdjepa.tasks import Outcome, Task
 
 COST = "simulator"  # what a score file says instead of the part of the latent that was compared
 
@@ -43,6 +43,25 @@ class Job:
     plan: Plan
     frame_skip: int
     budget: int
+
+
+def jobs_of(
+    data: Episodes, tasks: Sequence[Task], *, plan: Plan, frame_skip: int, budget: int
+) -> list[Job]:
+    """A job per task."""
+    ends = [task.rows(data) for task in tasks]
+    return [
+        Job(
+            env=data.env,
+            place=Place(data.row(start), data.row(goal)),
+            name=(task.episode, task.start),
+            stats=data.action_stats(),
+            plan=plan,
+            frame_skip=frame_skip,
+            budget=budget,
+        )
+        for task, (start, goal) in zip(tasks, ends, strict=True)
+    ]
 
 
 @dataclass(frozen=True)
@@ -121,22 +140,10 @@ def measure_ceiling(
     data = Episodes.open(data_path)
     chosen = task_list(data, settings, manifest=manifest)
     settings, tasks = adopt(settings, chosen), chosen.tasks
-    stats = data.action_stats()
     with simulate(data, tasks, settings) as scenes:
+        stats = data.action_stats()
         floors = run_floors(scenes, data, tasks, stats=stats, settings=settings)
-    ends = [task.rows(data) for task in tasks]
-    jobs = [
-        Job(
-            env=data.env,
-            place=Place(data.row(start), data.row(goal)),
-            name=(task.episode, task.start),
-            stats=stats,
-            plan=plan,
-            frame_skip=frame_skip,
-            budget=settings.budget,
-        )
-        for task, (start, goal) in zip(tasks, ends, strict=True)
-    ]
+    jobs = jobs_of(data, tasks, plan=plan, frame_skip=frame_skip, budget=settings.budget)
     playing = time.monotonic()
     attempts = attempt_all(jobs, workers=settings.workers, progress=progress)
     playing = time.monotonic() - playing
