@@ -2,8 +2,8 @@
 `Encoder.forward` up to rounding, from the same weights.
 
 Three rearrangements, all exact: a LayerNorm's scale and shift are folded into the matrix that
-follows it, sublayers are kernels that save only what enters and leaves, and bias gradients are
-sums those kernels have at hand. The residual stream is bfloat16.
+follows it, attention and GELU are kernels that save little, and bias gradients are sums those
+kernels have at hand. The residual stream is bfloat16.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from functools import partial
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
 
 from sdjepa.model.encoder import Encoder
@@ -20,6 +20,7 @@ from sdjepa.model.layers import Block
 from sdjepa.train import kernels
 
 LOG2E = 1.4426950408889634
+FEW = 64  # tokens that attention takes in one block
 
 
 def fits(encoder: Encoder) -> bool:
@@ -29,24 +30,29 @@ def fits(encoder: Encoder) -> bool:
     width, hidden = block.mlp.up.in_features, block.mlp.up.out_features
     patches = encoder.position.shape[1] - 1
     return (
-        not encoder.kept
-        and width == 192
+        width == 192
         and hidden % 128 == 0
         and width // block.attention.heads == 64
-        and patches == 256
+        and (encoder.kept < FEW if encoder.kept else patches == 256)
     )
 
 
 @torch.library.custom_op("sdjepa::attend", mutates_args=())
 def attend(qkv: Tensor, bias: Tensor, heads: int) -> tuple[Tensor, Tensor]:
-    """Attention of all tokens to all, and the log (base 2) of each query's softmax sum.
+    """Attention of all tokens to all, and of many the log (base 2) of each query's softmax sum.
 
     `bias` was added to `qkv` by the caller and is here for its gradient alone.
     """
     frames, tokens, row = qkv.shape
     dim = row // 3 // heads
-    out = qkv.new_empty(frames, tokens, row // 3)
-    norms = qkv.new_empty(frames, heads, tokens, dtype=torch.float32)
+    out, norms = _attend_empty(qkv, heads)
+    if tokens <= FEW:
+        pad, warps = _padded(tokens, kernels.FEW_FORWARD)
+        kernels.few_forward_kernel[(frames * heads,)](
+            qkv, out, dim**-0.5 * LOG2E,
+            HEADS=heads, D=dim, TOKENS=tokens, PAD=pad, num_warps=warps,
+        )  # fmt: skip
+        return out, norms
     q, k, warps, stages = kernels.ATTEND_FORWARD
     kernels.attend_forward_kernel[((tokens - 1) // q + 1, frames * heads)](
         qkv, out, norms, dim**-0.5 * LOG2E,
@@ -62,65 +68,77 @@ def attend_backward(
     """Gradient of `qkv`, and of the query bias."""
     frames, tokens, row = qkv.shape
     dim = row // 3 // heads
+    grad, dqkv = grad.contiguous(), torch.empty_like(qkv)
+    dbias = qkv.new_empty(frames, row // 3, dtype=torch.float32)
+    if tokens <= FEW:
+        pad, warps = _padded(tokens, kernels.FEW_BACKWARD)
+        kernels.few_backward_kernel[(frames * heads,)](
+            qkv, grad, dqkv, dbias, dim**-0.5 * LOG2E, dim**-0.5,
+            HEADS=heads, D=dim, TOKENS=tokens, PAD=pad, num_warps=warps,
+        )  # fmt: skip
+        return dqkv, dbias.sum(0)
     q, k, r, flip, warps, stages, registers = kernels.ATTEND_BACKWARD
     side = qkv.new_empty(frames, heads, 2, tokens, dtype=torch.float32)
-    dqkv = torch.empty_like(qkv)
-    dbias = qkv.new_empty(frames, row // 3, dtype=torch.float32)
     kernels.attend_backward_kernel[(frames * heads,)](
-        qkv, out, grad.contiguous(), norms, side, dqkv, dbias, dim**-0.5 * LOG2E, dim**-0.5,
+        qkv, out, grad, norms, side, dqkv, dbias, dim**-0.5 * LOG2E, dim**-0.5,
         HEADS=heads, D=dim, PATCHES=tokens - 1, Q=q, K=k, R=r, FLIP=flip,
         num_warps=warps, num_stages=stages, maxnreg=registers,
     )  # fmt: skip
     return dqkv, dbias.sum(0)
 
 
-@torch.library.custom_op("sdjepa::mlp", mutates_args=())
-def mlp(
-    x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, eps: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """x plus the MLP of its normalised rows; those rows, and what they were divided by, inverse."""
+def _attend_empty(qkv: Tensor, heads: int) -> tuple[Tensor, Tensor]:
+    frames, tokens, row = qkv.shape
+    saved = tokens if tokens > FEW else 0
+    norms = qkv.new_empty(frames, heads, saved, dtype=torch.float32)
+    return qkv.new_empty(frames, tokens, row // 3), norms
+
+
+def _padded(tokens: int, warps: tuple[int, int]) -> tuple[int, int]:
+    """Tokens with padding (a power of two, 16 at least), and the warps for them."""
+    pad = max(16, 1 << (tokens - 1).bit_length())
+    return pad, warps[pad > 32]
+
+
+def up(x: Tensor, w1: Tensor, b1: Tensor) -> tuple[Tensor, Tensor]:
+    """The hidden layer, and the slope of its GELU."""
     rows, width = x.shape
-    out, xhat = torch.empty_like(x), torch.empty_like(x)
-    rstd = x.new_empty(rows, dtype=torch.float32)
-    tile, hidden, warps, stages = kernels.MLP_FORWARD
-    kernels.mlp_forward_kernel[(_tiles(rows, tile),)](
-        x, w1, b1, w2, b2, out, xhat, rstd, rows, eps,
-        A=2 * width // 3, B=width // 3, HIDDEN=len(w1), ROWS=tile, H=hidden,
+    act, slope = x.new_empty(rows, len(w1)), x.new_empty(rows, len(w1))
+    tile, hidden, share, warps, stages = kernels.UP
+    kernels.up_kernel[(-(-rows // tile) * share,)](
+        x, w1, b1, act, slope, rows,
+        A=2 * width // 3, B=width // 3, HIDDEN=len(w1), ROWS=tile, H=hidden, SHARE=share,
         num_warps=warps, num_stages=stages,
     )  # fmt: skip
-    return out, xhat, rstd
+    return act, slope
 
 
-@torch.library.custom_op("sdjepa::mlp_backward", mutates_args=())
-def mlp_backward(
-    xhat: Tensor, rstd: Tensor, grad: Tensor, w1: Tensor, b1: Tensor, w2: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Hidden layer, its gradient before GELU, the gradient of x, and both biases'."""
-    rows, width = xhat.shape
-    tile, hidden, warps, stages = kernels.MLP_BACKWARD
-    tiles = _tiles(rows, tile)
-    dx = torch.empty_like(xhat)
-    act, dpre = xhat.new_empty(rows, len(w1)), xhat.new_empty(rows, len(w1))
-    db1 = xhat.new_empty(tiles, len(w1), dtype=torch.float32)
-    db2 = xhat.new_empty(tiles, width, dtype=torch.float32)
-    kernels.mlp_backward_kernel[(tiles,)](
-        xhat, rstd, grad.contiguous(), w1, b1, w2, act, dpre, dx, db1, db2, rows,
-        A=2 * width // 3, B=width // 3, HIDDEN=len(w1), ROWS=tile, H=hidden,
+@torch.library.custom_op("sdjepa::mlp", mutates_args=())
+def mlp(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Up, GELU and down; also what `up` returns."""
+    act, slope = up(x, w1, b1)
+    return act @ w2.t(), act, slope
+
+
+@torch.library.custom_op("sdjepa::down_backward", mutates_args=())
+def down_backward(grad: Tensor, w2: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradient before the GELU, and its sum over rows."""
+    rows, width = grad.shape
+    tile, hidden, share, warps, stages = kernels.DOWN_BACKWARD
+    tiles = -(-rows // tile)
+    dpre = torch.empty_like(slope)
+    dbias = slope.new_empty(tiles, slope.shape[1], dtype=torch.float32)
+    kernels.down_backward_kernel[(tiles * share,)](
+        grad.contiguous(), w2, slope, dpre, dbias, rows,
+        A=2 * width // 3, B=width // 3, HIDDEN=w2.shape[1], ROWS=tile, H=hidden, SHARE=share,
         num_warps=warps, num_stages=stages,
     )  # fmt: skip
-    return act, dpre, dx, db1.sum(0), db2.sum(0)
-
-
-def _tiles(rows: int, tile: int) -> int:
-    return -(-rows // tile)
+    return dpre, dbias.sum(0)
 
 
 @attend.register_fake
 def _(qkv: Tensor, bias: Tensor, heads: int) -> tuple[Tensor, Tensor]:
-    frames, tokens, row = qkv.shape
-    return qkv.new_empty(frames, tokens, row // 3), qkv.new_empty(
-        frames, heads, tokens, dtype=torch.float32
-    )
+    return _attend_empty(qkv, heads)
 
 
 @attend_backward.register_fake
@@ -129,20 +147,14 @@ def _(qkv: Tensor, out: Tensor, grad: Tensor, norms: Tensor, heads: int) -> tupl
 
 
 @mlp.register_fake
-def _(
-    x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, eps: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    return torch.empty_like(x), torch.empty_like(x), x.new_empty(len(x), dtype=torch.float32)
+def _(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    act, slope = x.new_empty(len(x), len(w1)), x.new_empty(len(x), len(w1))
+    return x.new_empty(len(x), len(w2)), act, slope
 
 
-@mlp_backward.register_fake
-def _(
-    xhat: Tensor, rstd: Tensor, grad: Tensor, w1: Tensor, b1: Tensor, w2: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    rows, width = xhat.shape
-    act, dpre = xhat.new_empty(rows, len(w1)), xhat.new_empty(rows, len(w1))
-    db1 = xhat.new_empty(len(w1), dtype=torch.float32)
-    return act, dpre, torch.empty_like(xhat), db1, xhat.new_empty(width, dtype=torch.float32)
+@down_backward.register_fake
+def _(grad: Tensor, w2: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(slope), slope.new_empty(slope.shape[1], dtype=torch.float32)
 
 
 def _attend_setup(ctx, inputs, output) -> None:
@@ -159,14 +171,14 @@ def _attend_gradient(ctx, grad: Tensor, _: Tensor | None):
 
 
 def _mlp_setup(ctx, inputs, output) -> None:
-    _, w1, b1, w2, _, _ = inputs
-    ctx.save_for_backward(*output[1:], w1, b1, w2)
+    x, w1, _, w2 = inputs
+    ctx.save_for_backward(x, w1, w2, *output[1:])
 
 
-def _mlp_gradient(ctx, grad: Tensor, _xhat: Tensor | None, _rstd: Tensor | None):
-    xhat, rstd, w1, b1, w2 = ctx.saved_tensors
-    act, dpre, dx, db1, db2 = mlp_backward(xhat, rstd, grad, w1, b1, w2)
-    return dx, dpre.t() @ xhat, db1, grad.t() @ act, db2, None
+def _mlp_gradient(ctx, grad: Tensor, _act: Tensor | None, _slope: Tensor | None):
+    x, w1, w2, act, slope = ctx.saved_tensors
+    dpre, db1 = down_backward(grad, w2, slope)
+    return dpre @ w1, dpre.t() @ x, db1, grad.t() @ act
 
 
 attend.register_autograd(_attend_gradient, setup_context=_attend_setup)
@@ -190,15 +202,28 @@ def _through(
     mixed = attend(qkv, bias, attention.heads)[0]
     x = x + F.linear(mixed, attention.out.weight.to(x.dtype), attention.out.bias.to(x.dtype))
     weight, bias = _folded(block.norm_mlp, feed.up)
-    out, _, _ = mlp(
-        x.flatten(0, 1),
-        weight.to(x.dtype),
-        bias,
-        feed.down.weight.to(x.dtype),
-        feed.down.bias,
-        block.norm_mlp.eps,
-    )
-    return out.view_as(x)
+    normal = F.layer_norm(x.float(), x.shape[-1:], eps=block.norm_mlp.eps).to(x.dtype)
+    out, _, _ = mlp(normal.flatten(0, 1), weight.to(x.dtype), bias, feed.down.weight.to(x.dtype))
+    return (x.float() + (out.view_as(x).float() + feed.down.bias)).to(x.dtype)
+
+
+def _patches(
+    frames: UInt8[Tensor, "frames height width 3"], p: int
+) -> UInt8[Tensor, "frames patches pixels"]:
+    """`Encoder.unfold`, but pixel by pixel, as they lie in memory."""
+    count, height, width, _ = frames.shape
+    x = frames.view(count, height // p, p, width // p, p, 3).permute(0, 1, 3, 2, 4, 5)
+    return x.reshape(count, -1, 3 * p * p)
+
+
+def _chosen(
+    encoder: Encoder, unfolded: UInt8[Tensor, "frames patches pixels"]
+) -> Int[Tensor, "frames kept"]:
+    """The patches `Encoder.tokens` reads, the first of those that changed alike."""
+    still = _patches(encoder.background[None], encoder.patch)
+    changes = (unfolded.short() - still.short()).abs().sum(dim=-1, dtype=torch.int32)
+    rank = changes * changes.shape[1] - torch.arange(changes.shape[1], device=changes.device)
+    return rank.topk(encoder.kept, dim=-1, sorted=False).indices
 
 
 def _embedded(
@@ -208,17 +233,26 @@ def _embedded(
 
     A pixel minus 128 is exact in bfloat16 and nearly centred.
     """
-    count, height, width, _ = frames.shape
     p, features = encoder.patch, len(encoder.embed.weight)
-    x = frames.view(count, height // p, p, width // p, p, 3).permute(0, 1, 3, 2, 4, 5)
-    x = x.reshape(count, -1, 3 * p * p).to(dtype) - 128
+    x = _patches(frames, p)
     weight = encoder.embed.weight.view(features, 3, p, p).permute(0, 2, 3, 1) / encoder.pixel_std
     bias = encoder.embed.bias + (weight * (128 - encoder.pixel_mean)).sum((1, 2, 3))
-    spare = -3 * p * p % 8  # matrix products like rows of 16 bytes
-    x = F.linear(F.pad(x, (0, spare)), F.pad(weight.flatten(1), (0, spare)).to(dtype))
-    x = x.float() + (encoder.position[:, 1:] + bias)
+    weight, position = weight.flatten(1), encoder.position[0, 1:] + bias
+    if encoder.kept:
+        chosen = _chosen(encoder, x)[..., None]
+        x = x.gather(1, chosen.expand(-1, -1, x.shape[-1])).to(dtype) - 128
+        # A patch that names its place, a one among zeros, is given its position by the product,
+        # whose gradient is a product as well: adding rows up by their index has no fixed order.
+        place = chosen == torch.arange(len(position), device=x.device)
+        x = torch.cat([x, place.to(dtype)], dim=-1)
+        weight = torch.cat([weight, position.t()], dim=1)
+    else:
+        x = x.to(dtype) - 128
+    spare = -x.shape[-1] % 8  # matrix products like rows of 16 bytes
+    x = F.linear(F.pad(x, (0, spare)), F.pad(weight, (0, spare)).to(dtype)).float()
+    x = x if encoder.kept else x + position
     first = encoder.class_token + encoder.position[:, :1]
-    return torch.cat([first.expand(count, -1, -1), x], dim=1).to(dtype)
+    return torch.cat([first.expand(len(x), -1, -1), x], dim=1).to(dtype)
 
 
 def _class_attention(

@@ -1,9 +1,10 @@
-"""The encoder's sublayers as GPU kernels: attention and MLP, forward and backward, each one pass.
+"""The encoder's sublayers as GPU kernels: attention, and what joins the MLP's products to its GELU.
 
-What a wide ViT computes is arithmetic; a narrow one (192) moves memory. These kernels keep what is
-between two matrix products on the chip: scores and probabilities, the MLP's hidden layer forward,
-its activation and derivative backward, and the column sums that are bias gradients. Nothing is
-saved but inputs and outputs. `fast.py` puts them together; only the recorded step uses them.
+What a wide ViT computes is arithmetic; a narrow one (192) moves memory. These kernels keep on the
+chip what is between two matrix products: scores and probabilities, the MLP before its GELU, that
+layer's gradient, and the column sums that are bias gradients. An MLP in one kernel lost to the
+library's products: its sums leave no registers to hide memory behind. `fast.py` puts these
+together; only the recorded step uses them.
 """
 
 from typing import Any
@@ -13,137 +14,94 @@ import triton.language as tl
 
 jit: Any = triton.jit  # a type checker would read kernels as Python
 LOG2E = tl.constexpr(1.4426950408889634)
-# Block sizes, then warps and pipeline stages: what fits the registers of sm_90, not yet timed.
-ATTEND_FORWARD = (128, 64, 8, 2)  # queries, keys
-ATTEND_BACKWARD = (32, 256, 128, True, 8, 2, None)  # queries, keys, rows at once, transposed
-MLP_FORWARD = (128, 64, 8, 2)  # rows, hidden units
-MLP_BACKWARD = (128, 64, 8, 2)  # rows, hidden units
+# Block sizes, then warps and pipeline stages: the fastest of some ten tried on an H200.
+ATTEND_FORWARD = (64, 64, 4, 3)  # queries, keys
+ATTEND_BACKWARD = (32, 256, 128, True, 8, 1, None)  # queries, keys, rows at once, transposed
+# Rows, hidden units at once, programs that share the rows; not timed yet, like the warps below.
+UP = (128, 64, 1, 8, 3)
+DOWN_BACKWARD = (128, 64, 1, 8, 3)
+FEW_FORWARD = (2, 4)  # warps for up to 32 tokens, for more
+FEW_BACKWARD = (2, 4)
 
 
 @jit
 def _gelu(x):
-    """x * Phi(x) and its derivative; Phi to 1.5e-7, with the one exponential both need."""
-    # Abramowitz and Stegun 7.1.26: erfc(|x| / sqrt 2) = polynomial(t) * exp(-x^2 / 2).
-    t = 1.0 / (1.0 + 0.23164189 * tl.abs(x))
-    gauss = tl.exp2(x * x * (-0.5 * LOG2E))
+    """x * Phi(x) and its derivative; Phi to 7.5e-8, with the one exponential both need.
+
+    A hundred million of them a layer: every operation here takes 3 us.
+    """
+    # Abramowitz and Stegun 26.2.17: Phi(-|x|) = polynomial(t) * density(x).
+    root = tl.rsqrt(1.0 + 0.2316419 * tl.abs(x))  # one instruction, unlike a division
+    t = root * root
+    density = tl.exp2(x * x * (-0.5 * LOG2E) - 1.325748065)
     poly = t * (
-        0.127414796
-        + t * (-0.142248368 + t * (0.7107068705 + t * (-0.7265760135 + t * 0.5307027145)))
+        0.319381530 + t * (-0.356563782 + t * (1.781477937 + t * (-1.821255978 + t * 1.330274429)))
     )
-    tail = poly * gauss
+    tail = poly * density
     phi = tl.where(x > 0, 1.0 - tail, tail)
-    return x * phi, phi + x * gauss * 0.3989422804
+    return x * phi, phi + x * density
 
 
 @jit
-def mlp_forward_kernel(
-    x, w1, b1, w2, b2, out, xhat, rstd_out, rows, eps,
-    A: tl.constexpr, B: tl.constexpr, HIDDEN: tl.constexpr, ROWS: tl.constexpr, H: tl.constexpr,
+def up_kernel(
+    x, w, bias, act_out, slope_out, rows,
+    A: tl.constexpr, B: tl.constexpr, HIDDEN: tl.constexpr,
+    ROWS: tl.constexpr, H: tl.constexpr, SHARE: tl.constexpr,
 ):  # fmt: skip
-    """LayerNorm, up, GELU, down, residual of ROWS rows; their columns go in two pieces, A and B."""
+    """GELU of x @ w^T + bias, and its slope there; columns of x go in two pieces, A and B.
+
+    The slope is all that backward wants of the sum: storing it instead saves computing it twice.
+    """
     dtype = x.dtype.element_ty
-    first = tl.program_id(0).to(tl.int64) * ROWS
+    first = (tl.program_id(0) // SHARE).to(tl.int64) * ROWS
+    begin = (tl.program_id(0) % SHARE) * (HIDDEN // SHARE)
     x += first * (A + B)
-    out += first * (A + B)
-    xhat += first * (A + B)
-    rstd_out += first
+    act_out += first * HIDDEN
+    slope_out += first * HIDDEN
     row = tl.arange(0, ROWS)
-    inside = row < rows - first
+    inside = (row < rows - first)[:, None]
     a, b, h = tl.arange(0, A), A + tl.arange(0, B), tl.arange(0, H)
-    at_a = row[:, None] * (A + B) + a[None, :]
-    at_b = row[:, None] * (A + B) + b[None, :]
-    xa = tl.load(x + at_a, mask=inside[:, None], other=0.0).to(tl.float32)
-    xb = tl.load(x + at_b, mask=inside[:, None], other=0.0).to(tl.float32)
-    mean = (tl.sum(xa, 1) + tl.sum(xb, 1)) / (A + B)
-    xa -= mean[:, None]
-    xb -= mean[:, None]
-    rstd = tl.rsqrt((tl.sum(xa * xa, 1) + tl.sum(xb * xb, 1)) / (A + B) + eps)
-    tl.store(rstd_out + row, rstd, mask=inside)
-    tl.store(xhat + at_a, (xa * rstd[:, None]).to(dtype), mask=inside[:, None])
-    tl.store(xhat + at_b, (xb * rstd[:, None]).to(dtype), mask=inside[:, None])
-    # Backward wants them anyway; and what is loaded is multiplied from shared memory, which leaves
-    # the registers to the sums.
-    tl.debug_barrier()
-    ya = tl.load(xhat + at_a, mask=inside[:, None], other=0.0)
-    yb = tl.load(xhat + at_b, mask=inside[:, None], other=0.0)
-    acc_a = tl.zeros([ROWS, A], dtype=tl.float32)
-    acc_b = tl.zeros([ROWS, B], dtype=tl.float32)
-    for start in range(0, HIDDEN, H):
-        hidden = start + h
-        w1a = tl.load(w1 + hidden[None, :] * (A + B) + a[:, None])
-        w1b = tl.load(w1 + hidden[None, :] * (A + B) + b[:, None])
-        w2a = tl.load(w2 + a[None, :] * HIDDEN + hidden[:, None])
-        w2b = tl.load(w2 + b[None, :] * HIDDEN + hidden[:, None])
-        pre = tl.dot(yb, w1b, tl.dot(ya, w1a)) + tl.load(b1 + hidden)[None, :]
-        act, _slope = _gelu(pre)
-        act = act.to(dtype)
-        acc_a = tl.dot(act, w2a, acc_a)
-        acc_b = tl.dot(act, w2b, acc_b)
-    acc_a += tl.load(b2 + a)[None, :]
-    acc_b += tl.load(b2 + b)[None, :]
-    acc_a += tl.load(x + at_a, mask=inside[:, None], other=0.0).to(tl.float32)
-    acc_b += tl.load(x + at_b, mask=inside[:, None], other=0.0).to(tl.float32)
-    tl.store(out + at_a, acc_a.to(dtype), mask=inside[:, None])
-    tl.store(out + at_b, acc_b.to(dtype), mask=inside[:, None])
+    xa = tl.load(x + row[:, None] * (A + B) + a[None, :], mask=inside, other=0.0)
+    xb = tl.load(x + row[:, None] * (A + B) + b[None, :], mask=inside, other=0.0)
+    for start in range(0, HIDDEN // SHARE, H):
+        hidden = begin + start + h
+        wa = tl.load(w + hidden[None, :] * (A + B) + a[:, None])
+        wb = tl.load(w + hidden[None, :] * (A + B) + b[:, None])
+        shift = tl.load(bias + hidden)
+        act, slope = _gelu(tl.dot(xb, wb, tl.dot(xa, wa)) + shift[None, :])
+        to = row[:, None] * HIDDEN + hidden[None, :]
+        tl.store(act_out + to, act.to(dtype), mask=inside)
+        tl.store(slope_out + to, slope.to(dtype), mask=inside)
 
 
 @jit
-def mlp_backward_kernel(
-    xhat, rstd_in, dout, w1, b1, w2, act_out, dpre_out, dx, db1, db2, rows,
-    A: tl.constexpr, B: tl.constexpr, HIDDEN: tl.constexpr, ROWS: tl.constexpr, H: tl.constexpr,
+def down_backward_kernel(
+    grad, w, slope_in, dpre_out, dbias, rows,
+    A: tl.constexpr, B: tl.constexpr, HIDDEN: tl.constexpr,
+    ROWS: tl.constexpr, H: tl.constexpr, SHARE: tl.constexpr,
 ):  # fmt: skip
-    """Recomputes the hidden layer of ROWS rows and goes back through it and the LayerNorm."""
-    dtype = xhat.dtype.element_ty
-    tile = tl.program_id(0)
+    """grad @ w times the slope, the gradient before the GELU, and its sums over ROWS rows."""
+    dtype = grad.dtype.element_ty
+    tile = tl.program_id(0) // SHARE
     first = tile.to(tl.int64) * ROWS
-    xhat += first * (A + B)
-    rstd_in += first
-    dout += first * (A + B)
-    act_out += first * HIDDEN
+    begin = (tl.program_id(0) % SHARE) * (HIDDEN // SHARE)
+    grad += first * (A + B)
+    slope_in += first * HIDDEN
     dpre_out += first * HIDDEN
-    dx += first * (A + B)
     row = tl.arange(0, ROWS)
-    inside = row < rows - first
+    inside = (row < rows - first)[:, None]
     a, b, h = tl.arange(0, A), A + tl.arange(0, B), tl.arange(0, H)
-    at_a = row[:, None] * (A + B) + a[None, :]
-    at_b = row[:, None] * (A + B) + b[None, :]
-    ya = tl.load(xhat + at_a, mask=inside[:, None], other=0.0)
-    yb = tl.load(xhat + at_b, mask=inside[:, None], other=0.0)
-    ga = tl.load(dout + at_a, mask=inside[:, None], other=0.0)
-    gb = tl.load(dout + at_b, mask=inside[:, None], other=0.0)
-    tl.store(db2 + tile * (A + B) + a, tl.sum(ga.to(tl.float32), 0))
-    tl.store(db2 + tile * (A + B) + b, tl.sum(gb.to(tl.float32), 0))
-    acc_a = tl.zeros([ROWS, A], dtype=tl.float32)
-    acc_b = tl.zeros([ROWS, B], dtype=tl.float32)
-    for start in range(0, HIDDEN, H):
-        hidden = start + h
-        w1a = tl.load(w1 + hidden[:, None] * (A + B) + a[None, :])
-        w1b = tl.load(w1 + hidden[:, None] * (A + B) + b[None, :])
-        w2a = tl.load(w2 + a[:, None] * HIDDEN + hidden[None, :])
-        w2b = tl.load(w2 + b[:, None] * HIDDEN + hidden[None, :])
-        pre = tl.dot(yb, tl.trans(w1b), tl.dot(ya, tl.trans(w1a))) + tl.load(b1 + hidden)[None, :]
-        dact = tl.dot(gb, w2b, tl.dot(ga, w2a))
-        act, slope = _gelu(pre)
-        dpre = dact * slope
-        tl.store(db1 + tile * HIDDEN + hidden, tl.sum(dpre, 0))
-        dpre = dpre.to(dtype)
-        to = row[:, None] * HIDDEN + hidden[None, :]
-        tl.store(act_out + to, act.to(dtype), mask=inside[:, None])
-        tl.store(dpre_out + to, dpre, mask=inside[:, None])
-        acc_a = tl.dot(dpre, w1a, acc_a)
-        acc_b = tl.dot(dpre, w1b, acc_b)
-    # Back through the LayerNorm: what changes a row's mean or its length is lost.
-    ya32 = tl.load(xhat + at_a, mask=inside[:, None], other=0.0).to(tl.float32)
-    yb32 = tl.load(xhat + at_b, mask=inside[:, None], other=0.0).to(tl.float32)
-    rstd = tl.load(rstd_in + row, mask=inside, other=0.0)
-    mean = (tl.sum(acc_a, 1) + tl.sum(acc_b, 1)) / (A + B)
-    along = (tl.sum(acc_a * ya32, 1) + tl.sum(acc_b * yb32, 1)) / (A + B)
-    acc_a = (acc_a - mean[:, None] - ya32 * along[:, None]) * rstd[:, None]
-    acc_b = (acc_b - mean[:, None] - yb32 * along[:, None]) * rstd[:, None]
-    acc_a += tl.load(dout + at_a, mask=inside[:, None], other=0.0).to(tl.float32)
-    acc_b += tl.load(dout + at_b, mask=inside[:, None], other=0.0).to(tl.float32)
-    tl.store(dx + at_a, acc_a.to(dtype), mask=inside[:, None])
-    tl.store(dx + at_b, acc_b.to(dtype), mask=inside[:, None])
+    ga = tl.load(grad + row[:, None] * (A + B) + a[None, :], mask=inside, other=0.0)
+    gb = tl.load(grad + row[:, None] * (A + B) + b[None, :], mask=inside, other=0.0)
+    for start in range(0, HIDDEN // SHARE, H):
+        hidden = begin + start + h
+        at = row[:, None] * HIDDEN + hidden[None, :]
+        slope = tl.load(slope_in + at, mask=inside, other=0.0)  # on its way during the product
+        wa = tl.load(w + a[:, None] * HIDDEN + hidden[None, :])
+        wb = tl.load(w + b[:, None] * HIDDEN + hidden[None, :])
+        dpre = tl.dot(gb, wb, tl.dot(ga, wa)) * slope.to(tl.float32)
+        tl.store(dpre_out + at, dpre.to(dtype), mask=inside)
+        tl.store(dbias + tile * HIDDEN + hidden, tl.sum(dpre, 0))
 
 
 @jit
@@ -309,3 +267,67 @@ def attend_backward_kernel(
         tl.store(dbias + d, tl.sum(sum_q, 1) + dqc)
     else:
         tl.store(dbias + d, tl.sum(sum_q, 0) + dqc)
+
+
+@jit
+def _few(base, real, token, ROW: tl.constexpr, D: tl.constexpr):
+    """Head dimensions of all tokens, zero where padding is."""
+    at = token[:, None] * ROW + tl.arange(0, D)[None, :]
+    return tl.load(base + at, mask=real[:, None], other=0.0)
+
+
+@jit
+def _few_weights(q, k, real, scale):
+    """Each query's softmax; padding keys weigh nothing."""
+    s = tl.where(real[None, :], tl.dot(q, tl.trans(k)) * scale, float("-inf"))
+    p = tl.exp2(s - tl.max(s, 1)[:, None])
+    return p / tl.sum(p, 1)[:, None]
+
+
+@jit
+def few_forward_kernel(
+    qkv, out, scale,
+    HEADS: tl.constexpr, D: tl.constexpr, TOKENS: tl.constexpr, PAD: tl.constexpr,
+):  # fmt: skip
+    """One head of one frame whose tokens, padded to PAD, are one block."""
+    frame, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
+    C: tl.constexpr = HEADS * D
+    token = tl.arange(0, PAD)
+    real = token < TOKENS
+    begin = frame.to(tl.int64) * TOKENS
+    base = qkv + begin * 3 * C + head * D
+    q = _few(base, real, token, 3 * C, D)
+    k = _few(base + C, real, token, 3 * C, D)
+    v = _few(base + 2 * C, real, token, 3 * C, D)
+    mixed = tl.dot(_few_weights(q, k, real, scale).to(v.dtype), v)
+    at = token[:, None] * C + tl.arange(0, D)[None, :]
+    tl.store(out + begin * C + head * D + at, mixed.to(v.dtype), mask=real[:, None])
+
+
+@jit
+def few_backward_kernel(
+    qkv, grad, dqkv, dbias, scale, slope,
+    HEADS: tl.constexpr, D: tl.constexpr, TOKENS: tl.constexpr, PAD: tl.constexpr,
+):  # fmt: skip
+    """The same backward: one block, so its weights are computed again and nothing is summed up."""
+    frame, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
+    C: tl.constexpr = HEADS * D
+    token = tl.arange(0, PAD)
+    real = token < TOKENS
+    begin = frame.to(tl.int64) * TOKENS
+    base = qkv + begin * 3 * C + head * D
+    q = _few(base, real, token, 3 * C, D)
+    k = _few(base + C, real, token, 3 * C, D)
+    v = _few(base + 2 * C, real, token, 3 * C, D)
+    g = _few(grad + begin * C + head * D, real, token, C, D)
+    p = _few_weights(q, k, real, scale)
+    dp = tl.dot(g, tl.trans(v))
+    ds = (p * (dp - tl.sum(p * dp, 1)[:, None])).to(q.dtype)
+    to = dqkv + begin * 3 * C + head * D + token[:, None] * (3 * C) + tl.arange(0, D)[None, :]
+    dv = tl.dot(tl.trans(p.to(q.dtype)), g)
+    tl.store(to + 2 * C, dv.to(q.dtype), mask=real[:, None])
+    dk = tl.dot(tl.trans(ds), q) * slope
+    tl.store(to + C, dk.to(q.dtype), mask=real[:, None])
+    dq = tl.dot(ds, k) * slope
+    tl.store(to, dq.to(q.dtype), mask=real[:, None])
+    tl.store(dbias + frame * C + head * D + tl.arange(0, D), tl.sum(dq, 0))
