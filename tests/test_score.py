@@ -461,6 +461,13 @@ def test_compare_pairs_runs_task_by_task(tmp_path: Path):
     assert "no difference shown" in comparing.verdict(close[1])
 
 
+def test_a_total_difference_on_too_few_tasks_says_how_many_it_takes(tmp_path: Path):
+    """Five tasks that all differ give p = 0.0625, six give 0.03125."""
+    for count, said in ((5, "about 6 tasks"), (6, "better")):
+        paths = [scored(tmp_path / f"{count}{won}", [won] * count) for won in (False, True)]
+        assert said in comparing.verdict(comparing.compare(paths)[1])
+
+
 def test_compare_refuses_different_tests(tmp_path: Path):
     a = scored(tmp_path / "a", [True, False])
     with pytest.raises(UserError, match="task list"):

@@ -14,6 +14,9 @@ from sdjepa.errors import UserError
 from sdjepa.runs import read_json
 from sdjepa.statistics import Paired, paired, tasks_needed, wilson95
 
+LEAST_TASKS = (
+    6  # on fewer the exact test finds nothing, even if one run solves all the other misses
+)
 NEEDED = ("env", "protocol", "cost", "solver", "success_rate", "tasks")
 
 
@@ -167,6 +170,7 @@ def verdict(row: Row) -> str:
     if test.difference == 0:
         return said
     differing = (test.only_first + test.only_second) / test.num_tasks
-    gap = abs(test.difference) / 100
+    gap = min(abs(test.difference) / 100, 0.99)  # where every task differs nothing is left to vary
     needed = tasks_needed(0.5 - gap / 2, 0.5 + gap / 2, differing=max(differing, gap))
+    needed = max(needed, LEAST_TASKS)
     return f"{said}; telling {abs(test.difference):.1f} points apart takes about {needed} tasks"

@@ -151,7 +151,7 @@ def ceiling(
     """What the planner reaches when its model is the simulator itself; no training, no pixels.
 
     The search and the tasks are those of `score`, so that `compare` pairs the two: what a model
-    misses and the simulator solves is the model's fault. Takes about 20 s a plan and core.
+    misses and the simulator solves is the model's fault. A plan takes a core half a minute or more.
 
     sdjepa ceiling data/small --protocol strict --tasks 50 --out ceiling.json
     """
