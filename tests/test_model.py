@@ -5,7 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from sdjepa.config import Model, Objectives
-from sdjepa.model.layers import BatchNorm
+from sdjepa.model.layers import BatchNorm, attend_few
 from sdjepa.model.split import polar_features
 from sdjepa.model.world_model import WorldModel, build, count_parameters
 from sdjepa.objectives.total import losses
@@ -240,3 +240,17 @@ def test_every_parameter_learns():
     losses(scene_of(model, settings, random_batch()))["loss"].backward()
     still = [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()]
     assert still == []
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("queries", [6, 2])
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_attention_of_few_tokens_is_the_library_s(causal: bool, queries: int, dropout: float):
+    """Dropout too: from the same seed it drops the same weights."""
+    q, k, v = (noise(5, 3, 6, 4, seed=seed).requires_grad_() for seed in range(3))
+    direction, found = noise(5, 3, queries, 4, seed=3), []
+    for attend in (attend_few, torch.nn.functional.scaled_dot_product_attention):
+        torch.manual_seed(1)
+        out = attend(q[:, :, :queries], k, v, dropout_p=dropout, is_causal=causal)
+        found.append([out, *torch.autograd.grad(out, [q, k, v], direction)])
+    assert_close(*found, atol=1e-6, rtol=1e-5)

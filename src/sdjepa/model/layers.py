@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from sdjepa import ranks
 
-FEW = 8  # tokens for which attention is written out
+FEW = 8  # tokens for which attention is spelled out
 
 
 class SelfAttention(nn.Module):
@@ -48,14 +48,16 @@ class SelfAttention(nn.Module):
             kv = F.linear(x, self.qkv.weight[width:], bias[1])
             q = q.view(batch, first, self.heads, -1).transpose(1, 2)
             k, v = kv.view(batch, tokens, 2, self.heads, -1).permute(2, 0, 3, 1, 4)
-        attend = _attend_few if tokens <= FEW else F.scaled_dot_product_attention
         drop = self.dropout if self.training else 0.0
+        # A CPU's fused kernel is good at few tokens, but knows no dropout.
+        spell = tokens <= FEW and (x.is_cuda or drop > 0)
+        attend = attend_few if spell else F.scaled_dot_product_attention
         mixed = attend(q, k, v, dropout_p=drop, is_causal=self.causal)
         out = self.out(mixed.transpose(1, 2).reshape(batch, q.shape[2], -1))
         return F.dropout(out, self.dropout, self.training)
 
 
-def _attend_few(
+def attend_few(
     q: Float[Tensor, "batch heads queries dim"],
     k: Float[Tensor, "batch heads tokens dim"],
     v: Float[Tensor, "batch heads tokens dim"],
