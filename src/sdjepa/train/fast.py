@@ -12,7 +12,7 @@ from functools import partial
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
 from sdjepa.model.encoder import Encoder
@@ -207,47 +207,30 @@ def _through(
     return (x.float() + (out.view_as(x).float() + feed.down.bias)).to(x.dtype)
 
 
-def _patches(
-    frames: UInt8[Tensor, "frames height width 3"], p: int
-) -> UInt8[Tensor, "frames patches pixels"]:
-    """`Encoder.unfold`, but pixel by pixel, as they lie in memory."""
-    count, height, width, _ = frames.shape
-    x = frames.view(count, height // p, p, width // p, p, 3).permute(0, 1, 3, 2, 4, 5)
-    return x.reshape(count, -1, 3 * p * p)
-
-
-def _chosen(
-    encoder: Encoder, unfolded: UInt8[Tensor, "frames patches pixels"]
-) -> Int[Tensor, "frames kept"]:
-    """The patches `Encoder.tokens` reads, the first of those that changed alike."""
-    still = _patches(encoder.background[None], encoder.patch)
-    changes = (unfolded.short() - still.short()).abs().sum(dim=-1, dtype=torch.int32)
-    rank = changes * changes.shape[1] - torch.arange(changes.shape[1], device=changes.device)
-    return rank.topk(encoder.kept, dim=-1, sorted=False).indices
-
-
 def _embedded(
-    encoder: Encoder, frames: UInt8[Tensor, "frames height width 3"], *, dtype: torch.dtype
+    encoder: Encoder, frames: UInt8[Tensor, "frames *frame"], *, dtype: torch.dtype
 ) -> Float[Tensor, "frames tokens width"]:
     """`Encoder.tokens`, with pixels as they are stored and their statistics in the weight.
 
     A pixel minus 128 is exact in bfloat16 and nearly centred.
     """
     p, features = encoder.patch, len(encoder.embed.weight)
-    x = _patches(frames, p)
-    weight = encoder.embed.weight.view(features, 3, p, p).permute(0, 2, 3, 1) / encoder.pixel_std
-    bias = encoder.embed.bias + (weight * (128 - encoder.pixel_mean)).sum((1, 2, 3))
-    weight, position = weight.flatten(1), encoder.position[0, 1:] + bias
+    weight = encoder.embed.weight.view(features, 3, p, p) / encoder.pixel_std[:, None, None]
+    centre = (128 - encoder.pixel_mean)[:, None, None]
+    position = encoder.position[0, 1:] + encoder.embed.bias + (weight * centre).sum((1, 2, 3))
     if encoder.kept:
-        chosen = _chosen(encoder, x)[..., None]
-        x = x.gather(1, chosen.expand(-1, -1, x.shape[-1])).to(dtype) - 128
+        patches, chosen = encoder.read(frames)
         # A patch that names its place, a one among zeros, is given its position by the product,
         # whose gradient is a product as well: adding rows up by their index has no fixed order.
-        place = chosen == torch.arange(len(position), device=x.device)
-        x = torch.cat([x, place.to(dtype)], dim=-1)
-        weight = torch.cat([weight, position.t()], dim=1)
+        place = chosen[..., None] == torch.arange(len(position), device=frames.device)
+        x = torch.cat([patches.to(dtype) - 128, place.to(dtype)], dim=-1)
+        weight = torch.cat([weight.flatten(1), position.t()], dim=1)
     else:
-        x = x.to(dtype) - 128
+        count, height, width, _ = frames.shape
+        # Pixel by pixel, as they lie in memory, and the weight likewise.
+        x = frames.view(count, height // p, p, width // p, p, 3).permute(0, 1, 3, 2, 4, 5)
+        x = x.reshape(count, -1, 3 * p * p).to(dtype) - 128
+        weight = weight.permute(0, 2, 3, 1).flatten(1)
     spare = -x.shape[-1] % 8  # matrix products like rows of 16 bytes
     x = F.linear(F.pad(x, (0, spare)), F.pad(weight, (0, spare)).to(dtype)).float()
     x = x if encoder.kept else x + position
@@ -281,7 +264,7 @@ def _class_attention(
 
 def encode(
     encoder: Encoder,
-    frames: UInt8[Tensor, "frames height width 3"],
+    frames: UInt8[Tensor, "frames *frame"],
     *,
     dtype: torch.dtype = torch.bfloat16,
 ) -> Float[Tensor, "frames features"]:
