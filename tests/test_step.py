@@ -13,7 +13,7 @@ from sdjepa.config import Config, Model, Train, change, resolve
 from sdjepa.data.episodes import Episodes
 from sdjepa.data.frames import background
 from sdjepa.data.loader import Batch, Loader
-from sdjepa.data.patches import Painted, Reading, fold, unfold
+from sdjepa.data.patches import Reading
 from sdjepa.model.encoder import Encoder
 from sdjepa.model.world_model import build
 from sdjepa.objectives.total import losses, weights
@@ -270,27 +270,22 @@ def test_streamed_batches_equal_resident_ones_also_across_epochs_and_jumps(
 
 
 @pytest.mark.parametrize("changed", [0, 2, 3, 9])
-def test_an_encoder_cannot_tell_a_painted_frame_from_the_whole_one(changed: int):
-    few = encoder(3)
-    still = some_frames(1)[0]
+@pytest.mark.parametrize("size", [56, 280])  # 400 patches: their numbers need both bytes
+def test_an_encoder_reads_of_a_packed_frame_what_it_reads_of_the_whole(changed: int, size: int):
+    few = encoder(3, size=size)
+    still = some_frames(1, size)[0]
     few.background.copy_(still)
     frames = still.repeat(5, 1, 1, 1)
-    patches = unfold(frames, 14)
     generator = torch.Generator().manual_seed(changed)
     for row in range(5):
-        for patch in torch.randperm(16, generator=generator)[:changed].tolist():
-            patches[row, patch, : 40 * (1 + patch % 3)] ^= 85  # some of them equally far
-    frames = fold(patches, 14)
-    painted = Painted(5, Reading(still, patch=14, kept=3), device=torch.device("cpu"))
-    painted.put(0, frames[:2])
-    painted.put(2, frames[2:])
-    seen = painted[torch.tensor([[4, 0], [1, 1], [2, 3]])]
-    for mine, whole in ((seen[0], frames[[4, 0]]), (seen[:, 1], frames[[0, 1, 3]])):
-        for row, chosen in enumerate(few.choose(unfold(whole, 14))):  # in whatever order
-            assert set(few.choose(unfold(mine, 14))[row].tolist()) == set(chosen.tolist())
-            assert torch.equal(unfold(mine, 14)[row, chosen], unfold(whole, 14)[row, chosen])
-        assert_close(few(mine), few(whole), atol=1e-6, rtol=1e-5)
-    assert torch.equal(seen[1, 0], frames[1]) == (changed <= 3)
+        for patch in torch.randperm((size // 14) ** 2, generator=generator)[:changed].tolist():
+            y, x = divmod(patch, size // 14)
+            # some of them equally far
+            frames[row, 14 * y : 14 * y + 1 + patch % 3, 14 * x : 14 * x + 14] ^= 85
+    packed = Reading(still, patch=14, kept=3).pack(frames)
+    for mine, whole in zip(few.read(packed), few.read(frames), strict=True):
+        assert torch.equal(mine, whole)
+    assert torch.equal(few(packed), few(frames))
 
 
 def test_a_run_whose_frames_wait_as_patches_is_the_run_whose_frames_wait_whole(
@@ -303,7 +298,7 @@ def test_a_run_whose_frames_wait_as_patches_is_the_run_whose_frames_wait_whole(
         run = Run.create(tmp_path / where, config)
         train(run)
         curves.append([record["loss"] for record in run.metrics()])
-    assert_close(curves[0], curves[1], rtol=1e-4, atol=0)  # patches may come in another order
+    assert curves[0] == curves[1]
 
 
 # --- trackers

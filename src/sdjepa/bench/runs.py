@@ -119,7 +119,7 @@ def _feeds(
         here = noise.to(device)
         for low in range(0, count, len(noise)):
             frames[low : low + len(noise)] = here[: count - low]
-        yield Resident(frames, device), "device", count
+        yield Resident(frames), "device", count
         del frames
     for count in streamed:
         host = np.empty((count, size, size, 3), dtype=np.uint8)

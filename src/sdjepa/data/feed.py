@@ -21,7 +21,7 @@ from torch import Tensor
 
 from sdjepa.data.episodes import Episodes
 from sdjepa.data.frames import frame_store
-from sdjepa.data.patches import Painted, Reading
+from sdjepa.data.patches import Reading
 from sdjepa.runs import Progress, silent
 
 Place = Literal["device", "host", "disk"]
@@ -37,7 +37,7 @@ class Feed(Protocol):
 
     def __call__(
         self, step: int, places: Callable[[int], Int[Tensor, "batch time"]]
-    ) -> UInt8[Tensor, "batch time height width 3"]:
+    ) -> UInt8[Tensor, "batch time *frame"]:
         """Frames of batch `step`; `places` says which they are, of this batch or a later one."""
         ...
 
@@ -53,7 +53,7 @@ def place(
     """Where `rows` frames of this dataset should wait."""
     if wish != "auto":
         return wish  # type: ignore[return-value]
-    needed = rows * (reading.bytes_a_frame if reading else data.image_size**2 * 3)
+    needed = rows * math.prod(reading.shape if reading else (data.image_size, data.image_size, 3))
     if device.type == "cuda" and needed < SHARE_OF_DEVICE * torch.cuda.mem_get_info(device)[0]:
         return "device"
     if needed < SHARE_OF_HOST * _free_host_memory():
@@ -97,13 +97,13 @@ def _on_device(
     progress: Progress,
 ) -> "Resident":
     """Decoded in stretches, the next while the last is copied; the host never holds them all."""
-    shape = (data.image_size, data.image_size, 3)
-    stretch = max(1, min(_STRETCH // math.prod(shape), len(rows)))
     cuda = device.type == "cuda"
     if reading is None and not cuda:
-        return Resident(torch.from_numpy(data.frames(rows, progress=progress)), device)
-    whole = None if reading else torch.empty(len(rows), *shape, dtype=torch.uint8, device=device)
-    few = Painted(len(rows), reading, device=device) if reading else None
+        return Resident(torch.from_numpy(data.frames(rows, progress=progress)))
+    shape = (data.image_size, data.image_size, 3)
+    kept = reading.shape if reading else shape
+    held = torch.empty(len(rows), *kept, dtype=torch.uint8, device=device)
+    stretch = max(1, min(_STRETCH // math.prod(shape), len(rows)))
     buffers = [torch.empty(stretch, *shape, dtype=torch.uint8, pin_memory=cuda) for _ in range(2)]
     copied = [torch.cuda.Event() if cuda else None for _ in buffers]
     for number, low in enumerate(range(0, len(rows), stretch)):
@@ -112,27 +112,21 @@ def _on_device(
         if event:
             event.synchronize()
         data.frames(part, out=buffer.numpy())
-        if few:
-            few.put(low, buffer.to(device, non_blocking=True))
-        elif whole is not None:
-            whole[low : low + len(part)].copy_(buffer, non_blocking=True)
+        here = buffer.to(device, non_blocking=True)
+        held[low : low + len(part)] = reading.pack(here) if reading else here
         if event:
             event.record(torch.cuda.current_stream(device))
         progress(low + len(part), len(rows), "frames")
     if cuda:
         torch.cuda.current_stream(device).synchronize()
-    held = few if few is not None else whole
-    assert held is not None
-    return Resident(held, device)
+    return Resident(held)
 
 
 class Resident:
     """All frames on the device, or what of them is read."""
 
-    def __init__(
-        self, frames: UInt8[Tensor, "rows height width 3"] | Painted, device: torch.device
-    ) -> None:
-        self.frames, self.gathers_on = frames, device
+    def __init__(self, frames: UInt8[Tensor, "rows *frame"]) -> None:
+        self.frames, self.gathers_on = frames, frames.device
 
     def __call__(self, step: int, places: Callable[[int], Tensor]) -> Tensor:
         return self.frames[places(step)]

@@ -27,7 +27,7 @@ from sdjepa.seeds import stream
 class Batch:
     """A batch of windows, on the device."""
 
-    frames: UInt8[Tensor, "batch time height width 3"]
+    frames: UInt8[Tensor, "batch time *frame"]  # height width 3, or as `patches.pack` left them
     actions: Float[Tensor, "batch time block"]  # normalised; block i leads from frame i to i + 1
     episode: Int[Tensor, "batch"]
     step: Int[Tensor, "batch time"]  # raw step of each frame in its episode

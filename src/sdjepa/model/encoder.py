@@ -5,7 +5,7 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
 
 from sdjepa.config import Model
-from sdjepa.data.patches import changes, furthest, unfold
+from sdjepa.data.patches import changes, furthest, unfold, unpack
 from sdjepa.model.layers import Block
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -62,9 +62,15 @@ class Encoder(nn.Module):
         """How far each patch is from the background, summed over its pixels."""
         return changes(unfolded, self.unfold(self.background))
 
-    def choose(self, unfolded: UInt8[Tensor, "batch patches pixels"]) -> Int[Tensor, "batch kept"]:
-        """The patches that are read, where not all are."""
-        return furthest(unfolded, self.unfold(self.background), self.kept)
+    def read(
+        self, frames: UInt8[Tensor, "batch *frame"]
+    ) -> tuple[UInt8[Tensor, "batch kept pixels"], Int[Tensor, "batch kept"]]:
+        """The patches that are read, where not all are, and their numbers."""
+        if frames.ndim == 3:  # they were chosen when the frame was packed
+            return unpack(frames)
+        unfolded = self.unfold(frames)
+        chosen = furthest(unfolded, self.unfold(self.background), self.kept)
+        return unfolded.gather(1, chosen[..., None].expand(-1, -1, unfolded.shape[-1])), chosen
 
     def normalise(
         self, unfolded: UInt8[Tensor, "batch patches pixels"]
@@ -72,25 +78,21 @@ class Encoder(nn.Module):
         mean, std = (x.repeat_interleave(self.patch**2) for x in (self.pixel_mean, self.pixel_std))
         return (unfolded.float() - mean) / std
 
-    def tokens(
-        self, frames: UInt8[Tensor, "batch height width 3"]
-    ) -> Float[Tensor, "batch tokens width"]:
+    def tokens(self, frames: UInt8[Tensor, "batch *frame"]) -> Float[Tensor, "batch tokens width"]:
         """The class token and the embedded patches, each with its position."""
-        unfolded = self.unfold(frames)
         position = self.position[:, 1:]
         if self.kept:
-            chosen = self.choose(unfolded)[..., None]
-            unfolded = unfolded.gather(1, chosen.expand(-1, -1, unfolded.shape[-1]))
+            unfolded, chosen = self.read(frames)
             position = position.expand(len(frames), -1, -1).gather(
-                1, chosen.expand(-1, -1, position.shape[-1])
+                1, chosen[..., None].expand(-1, -1, position.shape[-1])
             )
+        else:
+            unfolded = self.unfold(frames)
         x = self.embed(self.normalise(unfolded)) + position
         first = self.class_token + self.position[:, :1]
         return torch.cat([first.expand(len(x), -1, -1), x], dim=1)
 
-    def forward(
-        self, frames: UInt8[Tensor, "batch height width 3"]
-    ) -> Float[Tensor, "batch features"]:
+    def forward(self, frames: UInt8[Tensor, "batch *frame"]) -> Float[Tensor, "batch features"]:
         x = self.tokens(frames)
         for block in self.blocks[:-1]:
             x = block(x)

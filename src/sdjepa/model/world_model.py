@@ -42,7 +42,7 @@ class WorldModel(nn.Module):
         self.progress_head = nn.Linear(config.k, 1) if config.progress_head else None
 
     def encode(
-        self, frames: UInt8[Tensor, "batch time height width 3"], *, parts: int = 1
+        self, frames: UInt8[Tensor, "batch time *frame"], *, parts: int = 1
     ) -> Float[Tensor, "batch time latent"]:
         """Latents of frames, each frame alone.
 

@@ -40,7 +40,7 @@ def observe(
     model: WorldModel,
     settings: Objectives,
     *,
-    frames: UInt8[Tensor, "batch time height width 3"],
+    frames: UInt8[Tensor, "batch time *frame"],
     actions: Float[Tensor, "batch time block"],
     episode: Int[Tensor, "batch"],
     step: Int[Tensor, "batch time"],
