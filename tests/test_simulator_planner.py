@@ -15,7 +15,7 @@ from sdjepa.envs.base import Env, make
 from sdjepa.errors import UserError
 from sdjepa.ledger import table
 from sdjepa.plan.batch import BatchPlanner
-from sdjepa.plan.simulator import Simulator, receding, simulator_planner
+from sdjepa.plan.simulator import Measure, Simulator, receding, simulator_planner
 from sdjepa.runs import read_json, write_json
 from sdjepa.score import place, score
 from sdjepa.scoring.ceiling import attempt_all, jobs_of, measure_ceiling
@@ -105,6 +105,32 @@ def test_a_candidates_cost_is_what_executing_it_comes_to(
         assert len(squares) == 4
         real = {"last": squares[-1], "min": min(squares), "sum": sum(squares)}[when]
         assert float(cost) == pytest.approx(real, rel=1e-5)
+
+
+@pytest.mark.parametrize(("measure", "far"), [("distance", 0.0), ("success", 0.5 / (np.pi / 9))])
+def test_the_measure_of_success_sees_what_the_distance_leaves_out(measure: Measure, far: float):
+    """A block in its place but turned is at no distance, and not solved."""
+    world, dream = make("pusht"), make("pusht")
+    goal = np.array([200.0, 200.0, 300.0, 300.0, 1.0, 0.0, 0.0])
+    for env in (world, dream):
+        env.set_goal({"state": goal})
+        # A whole turn more is the same place.
+        env.set_state({"state": goal + np.eye(7)[4] * (0.5 + 2 * np.pi)})
+    stats = ActionStats(mean=np.zeros(2), std=np.ones(2))
+    simulator = Simulator(world, dream, stats=stats, frame_skip=5, measure=measure)
+    reached = simulator.rollout(torch.zeros(1, 1, 1), torch.zeros(1, 0, 10), torch.zeros(1, 1, 10))
+    assert reached.item() == pytest.approx(far, abs=1e-6)
+    assert not dream.solved()
+
+
+@pytest.mark.parametrize("env", ["tworoom", "pusht", "reacher"])
+def test_being_there_falls_short_of_nothing(env: str):
+    world = make(env)
+    world.reset(np.random.default_rng(3))
+    world.set_goal(world.observe())
+    assert world.shortfall() == pytest.approx(0.0, abs=1e-6)
+    assert world.solved()
+    world.close()
 
 
 def test_planning_leaves_the_world_where_it_is(tiny_data: Path):

@@ -1,7 +1,7 @@
 """Verbs that judge a run: score, floors, ceiling, compare, ledger."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -96,7 +96,7 @@ def _show_score(path: Path) -> None:
     rows = {}
     if "success_rate" in result:
         perfect = result["checkpoint"] is None
-        who = "planner (simulator)" if perfect else f"planner ({result['cost']} cost)"
+        who = f"planner ({result['cost']})" if perfect else f"planner ({result['cost']} cost)"
         rows[who] = (result["success_rate"], result["wilson95"])
     for name, rate in result["floors"].items():
         rows[name] = (rate, result["floors_wilson95"][name])
@@ -137,6 +137,10 @@ def ceiling(
     data: Annotated[Path, typer.Argument(metavar="DATA", help="A dataset.")],
     out: Annotated[Path, typer.Option(help="Where to write the score, a JSON file.")],
     protocol: Annotated[str, typer.Option(help="`lewm`, `strict` or `choose`.")] = "lewm",
+    cost: Annotated[
+        Literal["distance", "success"],
+        typer.Option(help="The distance alone, or with all else success asks for."),
+    ] = "distance",
     solver: Annotated[str | None, typer.Option(help="cem, icem or mppi.")] = None,
     iterations: Annotated[int | None, typer.Option(help="Rounds of the search.")] = None,
     offset: Annotated[int, typer.Option(help="Steps from start to goal.")] = 25,
@@ -170,6 +174,7 @@ def ceiling(
             config.score,
             plan=config.plan,
             frame_skip=config.data.frame_skip,
+            measure=cost,
             manifest=manifest,
             progress=progress,
         )

@@ -90,6 +90,10 @@ class Env(ABC):
     ) -> Policy:
         """A policy for an episode that begins now; it may set the scene first."""
 
+    def shortfall(self) -> float:
+        """How far success is: the distance, and whatever else the test of success asks for."""
+        return self.distance()
+
     def succeeded(self) -> bool:
         """Whether the policy has just done what it set out to do."""
         return self.solved()

@@ -109,6 +109,11 @@ class PushT(Env):
     def distance(self) -> float:
         return float(np.linalg.norm(self._env.goal_state[:4] - self._env._get_obs()[:4]))
 
+    def shortfall(self) -> float:
+        """The distance and the block's turn, each in units of what the benchmark tolerates."""
+        turn = block_error(self._env._get_obs(), self._env.goal_state[2:5])[2]
+        return float(np.hypot(self.distance() / POSITION_PX, turn / ANGLE_RAD))
+
     def solved(self) -> bool:
         return bool(self._env.eval_state(self._env.goal_state, self._env._get_obs())[0])
 

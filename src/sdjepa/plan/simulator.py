@@ -6,6 +6,8 @@ and the planner's squared difference of latents is the squared distance. A plann
 this model fails for another reason than its model.
 """
 
+from typing import Literal
+
 import numpy as np
 import torch
 from jaxtyping import Float, UInt8
@@ -19,6 +21,8 @@ from sdjepa.model.split import Parts
 from sdjepa.plan.agent import Receding
 from sdjepa.plan.batch import BatchPlanner, Bounds
 
+# The distance, or the distance with what else success asks for; mostly they are the same.
+Measure = Literal["distance", "success"]
 NOTHING_TO_SEE = np.zeros((1, 1, 1, 3), dtype=np.uint8)  # the simulator knows where it is
 
 
@@ -29,8 +33,17 @@ class Simulator:
     out, such as contacts a physics engine remembers, goes on there and begins anew in the dream.
     """
 
-    def __init__(self, world: Env, dream: Env, *, stats: ActionStats, frame_skip: int) -> None:
+    def __init__(
+        self,
+        world: Env,
+        dream: Env,
+        *,
+        stats: ActionStats,
+        frame_skip: int,
+        measure: Measure = "distance",
+    ) -> None:
         self._world, self._dream = world, dream
+        self._far = dream.distance if measure == "distance" else dream.shortfall
         self._stats, self._frame_skip = stats, frame_skip
         self.block = frame_skip * world.action_dim
 
@@ -56,7 +69,7 @@ class Simulator:
             for number, block in enumerate(blocks):
                 for action in block:
                     dream.step(action)
-                distances[candidate, number] = dream.distance()
+                distances[candidate, number] = self._far()
         return torch.from_numpy(distances)[..., None]
 
     def split(self, latents: Float[Tensor, "*shape 1"]) -> Parts:
@@ -64,12 +77,18 @@ class Simulator:
 
 
 def simulator_planner(
-    world: Env, dream: Env, *, stats: ActionStats, settings: Settings, frame_skip: int
+    world: Env,
+    dream: Env,
+    *,
+    stats: ActionStats,
+    settings: Settings,
+    frame_skip: int,
+    measure: Measure = "distance",
 ) -> BatchPlanner:
     """Plans for the one task at which `world` and `dream` were placed."""
     check(settings)
     return BatchPlanner(
-        Simulator(world, dream, stats=stats, frame_skip=frame_skip),
+        Simulator(world, dream, stats=stats, frame_skip=frame_skip, measure=measure),
         stats,
         # Which parts of a latent count is a question for models that have parts.
         settings=settings.model_copy(update={"cost": "content"}),

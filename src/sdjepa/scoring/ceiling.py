@@ -22,14 +22,15 @@ from sdjepa.config import Plan, Score
 from sdjepa.data.episodes import ActionStats, Episodes
 from sdjepa.envs.base import make
 from sdjepa.errors import UserError
-from sdjepa.plan.simulator import check, receding, simulator_planner
+from sdjepa.plan.simulator import Measure, check, receding, simulator_planner
 from sdjepa.runs import Progress, provenance, silent
 from sdjepa.score import adopt, origin, run, run_floors, simulate, task_list
 from sdjepa.scoring.card import floor_rates, rates, rows_of, strata
 from sdjepa.scoring.stage import Place
 from sdjepa.tasks import Outcome, Task
 
-COST = "simulator"  # what a score file says instead of the part of the latent that was compared
+# What a score file says instead of the part of the latent that was compared.
+COSTS: dict[Measure, str] = {"distance": "simulator", "success": "simulator-success"}
 
 
 @dataclass(frozen=True)
@@ -43,10 +44,17 @@ class Job:
     plan: Plan
     frame_skip: int
     budget: int
+    measure: Measure
 
 
 def jobs_of(
-    data: Episodes, tasks: Sequence[Task], *, plan: Plan, frame_skip: int, budget: int
+    data: Episodes,
+    tasks: Sequence[Task],
+    *,
+    plan: Plan,
+    frame_skip: int,
+    budget: int,
+    measure: Measure = "distance",
 ) -> list[Job]:
     """A job per task."""
     ends = [task.rows(data) for task in tasks]
@@ -59,6 +67,7 @@ def jobs_of(
             plan=plan,
             frame_skip=frame_skip,
             budget=budget,
+            measure=measure,
         )
         for task, (start, goal) in zip(tasks, ends, strict=True)
     ]
@@ -80,7 +89,12 @@ def attempt(job: Job) -> Attempt:
         for env in (world, dream):
             job.place.put(env)
         planner = simulator_planner(
-            world, dream, stats=job.stats, settings=job.plan, frame_skip=job.frame_skip
+            world,
+            dream,
+            stats=job.stats,
+            settings=job.plan,
+            frame_skip=job.frame_skip,
+            measure=job.measure,
         )
         agent = receding(planner, job.name)
         (outcome,) = run([world], agent, budget=job.budget)
@@ -131,6 +145,7 @@ def measure_ceiling(
     *,
     plan: Plan,
     frame_skip: int = 5,
+    measure: Measure = "distance",
     manifest: Path | None = None,
     progress: Progress = silent,
 ) -> dict[str, Any]:
@@ -143,7 +158,14 @@ def measure_ceiling(
     with simulate(data, tasks, settings) as scenes:
         stats = data.action_stats()
         floors = run_floors(scenes, data, tasks, stats=stats, settings=settings)
-    jobs = jobs_of(data, tasks, plan=plan, frame_skip=frame_skip, budget=settings.budget)
+    jobs = jobs_of(
+        data,
+        tasks,
+        plan=plan,
+        frame_skip=frame_skip,
+        budget=settings.budget,
+        measure=measure,
+    )
     playing = time.monotonic()
     attempts = attempt_all(jobs, workers=settings.workers, progress=progress)
     playing = time.monotonic() - playing
@@ -152,7 +174,7 @@ def measure_ceiling(
     return {
         "env": data.env,
         "protocol": settings.protocol,
-        "cost": COST,
+        "cost": COSTS[measure],
         "solver": plan.solver,
         **rates(outcomes),
         **floor_rates(floors),
@@ -165,6 +187,9 @@ def measure_ceiling(
         "rollouts": [],
         "checkpoint": None,
         **origin(data, settings, chosen),
-        "config": {"score": settings.model_dump(), "plan": plan.model_dump() | {"cost": COST}},
+        "config": {
+            "score": settings.model_dump(),
+            "plan": plan.model_dump() | {"cost": COSTS[measure]},
+        },
         **provenance(),
     }
