@@ -153,7 +153,8 @@ class Train(Section):
     accumulate: int = Field(default=1, ge=1)  # encode a batch in so many parts: less memory
     precision: Literal["bf16", "fp32"] = "bf16"
     engine: Literal["auto", "eager", "recorded"] = "auto"  # auto = recorded on a GPU, else eager
-    kernels: bool = False  # our own for the encoder, on a GPU; off until they have been timed there
+    # our own kernels for the encoder of a recorded step; auto = on a Hopper GPU, where they fit
+    kernels: Literal["auto", "on", "off"] = "auto"
     device: str = "auto"
     log_every: int = Field(default=50, ge=1)
     validate_every: int = Field(default=1000, ge=1)

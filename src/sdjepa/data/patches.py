@@ -35,7 +35,8 @@ def furthest(
     """Which `kept` patches differ most from the background, in any order."""
     count = patches.shape[-2]
     # Ties go to the first patch: which of the unchanged ones fill up is then no accident.
-    rank = changes(patches, still) * count - torch.arange(count, device=patches.device)
+    order = torch.arange(count, device=patches.device, dtype=torch.int32)
+    rank = changes(patches, still) * count - order
     return rank.topk(kept, dim=-1, sorted=False).indices
 
 
