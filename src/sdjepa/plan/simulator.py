@@ -105,8 +105,5 @@ def check(settings: Settings) -> None:
 
 
 def receding(planner: BatchPlanner, name: tuple[int | str, ...]) -> Receding:
-    """What acts on that task; with equal settings it draws the candidates a model's planner would.
-
-    `name` is the task's own, on which its random numbers depend.
-    """
+    """What acts on that task; its random numbers depend on `name` as those of a model's planner."""
     return Receding(planner, lambda active: NOTHING_TO_SEE, goals=NOTHING_TO_SEE, names=[name])
