@@ -126,10 +126,14 @@ class Resident:
     """All frames on the device, or what of them is read."""
 
     def __init__(self, frames: UInt8[Tensor, "rows *frame"]) -> None:
-        self.frames, self.gathers_on = frames, frames.device
+        self._shape, self.gathers_on = frames.shape[1:], frames.device
+        flat = frames.view(len(frames), -1)
+        # Eight bytes at a time: a gather's cost is in the number of elements.
+        self._flat = flat.view(torch.int64) if flat.shape[1] % 8 == 0 else flat
 
     def __call__(self, step: int, places: Callable[[int], Tensor]) -> Tensor:
-        return self.frames[places(step)]
+        wanted = places(step)
+        return self._flat[wanted].view(torch.uint8).view(*wanted.shape, *self._shape)
 
 
 class Streamed:

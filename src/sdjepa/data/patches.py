@@ -7,6 +7,7 @@ that will be read and their numbers, an eighth of its bytes, and nothing is left
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Int, UInt8
 from torch import Tensor
 
@@ -50,21 +51,26 @@ class Reading:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Of a frame that waits as its patches, each followed by its number in two bytes."""
-        return self.kept, 3 * self.patch**2 + 2
+        """Of a frame that waits as its patches, each followed by its number in two bytes.
 
-    def pack(self, frames: UInt8[Tensor, "n size size 3"]) -> UInt8[Tensor, "n kept pixels+2"]:
+        And by what makes it a multiple of eight bytes, which are gathered as one.
+        """
+        return self.kept, -(-(3 * self.patch**2 + 2) // 8) * 8
+
+    def pack(self, frames: UInt8[Tensor, "n size size 3"]) -> UInt8[Tensor, "n kept bytes"]:
         """Of each frame what will be read, and nothing else."""
         patches = unfold(frames, self.patch)
         still = unfold(self.background.to(frames.device), self.patch)
         chosen = furthest(patches, still, self.kept)
         number = torch.stack([chosen % 256, chosen // 256], dim=-1).byte()
         rows = torch.arange(len(frames), device=frames.device)[:, None]
-        return torch.cat([patches[rows, chosen], number], dim=-1)
+        packed = torch.cat([patches[rows, chosen], number], dim=-1)
+        return F.pad(packed, (0, self.shape[1] - packed.shape[-1]))
 
 
 def unpack(
-    packed: UInt8[Tensor, "batch kept pixels+2"],
+    packed: UInt8[Tensor, "batch kept bytes"], patch: int
 ) -> tuple[UInt8[Tensor, "batch kept pixels"], Int[Tensor, "batch kept"]]:
     """Patches and their numbers."""
-    return packed[..., :-2], packed[..., -2].long() + 256 * packed[..., -1].long()
+    pixels = 3 * patch**2
+    return packed[..., :pixels], packed[..., pixels].long() + 256 * packed[..., pixels + 1].long()

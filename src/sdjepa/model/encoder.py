@@ -67,7 +67,7 @@ class Encoder(nn.Module):
     ) -> tuple[UInt8[Tensor, "batch kept pixels"], Int[Tensor, "batch kept"]]:
         """The patches that are read, where not all are, and their numbers."""
         if frames.ndim == 3:  # they were chosen when the frame was packed
-            return unpack(frames)
+            return unpack(frames, self.patch)
         unfolded = self.unfold(frames)
         chosen = furthest(unfolded, self.unfold(self.background), self.kept)
         return unfolded.gather(1, chosen[..., None].expand(-1, -1, unfolded.shape[-1])), chosen

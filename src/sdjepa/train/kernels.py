@@ -18,10 +18,10 @@ LOG2E = tl.constexpr(1.4426950408889634)
 ATTEND_FORWARD = (64, 64, 4, 3)  # queries, keys
 ATTEND_BACKWARD = (32, 256, 128, True, 8, 1, None)  # queries, keys, rows at once, transposed
 # Rows, hidden units at once, programs that share the rows; not timed yet, like the warps below.
-UP = (128, 64, 1, 8, 3)
-DOWN_BACKWARD = (128, 64, 1, 8, 3)
-FEW_FORWARD = (2, 4)  # warps for up to 32 tokens, for more
-FEW_BACKWARD = (2, 4)
+UP = (64, 64, 1, 4, 1)
+DOWN_BACKWARD = (128, 64, 2, 8, 2)
+FEW_FORWARD = (4, 1)  # warps for up to 32 tokens, for more
+FEW_BACKWARD = (4, 4)
 
 
 @jit
