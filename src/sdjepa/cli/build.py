@@ -1,4 +1,4 @@
-"""Verbs that make a run: collect, train."""
+"""Verbs that make runs: collect, train, sweep."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -114,3 +114,42 @@ def _train(path: Path, config: "Config | None") -> None:
         if leader:
             said(found)
     ranks.stop()
+
+
+@app.command(rich_help_panel=STAGES)
+def sweep(
+    recipe: Annotated[Path, typer.Argument(help="A TOML recipe, e.g. recipes/demo.toml.")],
+    out: Annotated[Path, typer.Option(help="The folder of the runs.")],
+    rungs: Annotated[str, typer.Option(help="Rungs, with commas between.")] = "A0,A2",
+    k: Annotated[str, typer.Option(help="Widths of the progress part.")] = "2,8",
+    seeds: Annotated[str, typer.Option(help="Seeds.")] = "3072",
+    data: DataPath = None,
+    sets: Sets = [],  # noqa: B006
+) -> None:
+    """Train every combination of rungs, widths and seeds of a recipe, reading the frames once.
+
+    Stopped or killed, the same command goes on where it was. Example, six runs:
+
+    sdjepa sweep recipes/pusht-fast.toml --rungs A0,A2 --k 2,8 --seeds 3072,42 --out runs/pusht
+    """
+    from sdjepa.train.sweep import members
+    from sdjepa.train.sweep import sweep as work
+
+    flags = [f"data.path={data}"] if data is not None else []
+    wanted = members(
+        recipe,
+        rungs=rungs.split(","),
+        widths=_numbers(k, "--k"),
+        seeds=_numbers(seeds, "--seeds"),
+        settings=[*flags, *sets],
+    )
+    with bar("training") as progress:
+        for path in work(wanted, out, progress=progress):
+            said(path)
+
+
+def _numbers(text: str, flag: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise UserError(f"{flag} {text!r} is not a list of numbers like 2,8") from None

@@ -15,7 +15,7 @@ from torch import Tensor
 from sdjepa import ranks
 from sdjepa.config import Data
 from sdjepa.data.episodes import ActionStats, Episodes, Split
-from sdjepa.data.feed import open_feed, place
+from sdjepa.data.feed import Feed, open_feed, place
 from sdjepa.data.patches import Reading
 from sdjepa.data.windows import Windows, windows
 from sdjepa.errors import UserError
@@ -68,6 +68,7 @@ class Loader:
         stats: ActionStats,
         device: torch.device,
         reading: Reading | None = None,
+        feed: Feed | None = None,  # of the same split, from another loader
         progress: Progress = silent,
     ) -> None:
         ids = data.episode_ids(split)
@@ -93,8 +94,8 @@ class Loader:
         to_place = torch.full((data.num_rows,), -1, dtype=torch.int64)
         to_place[rows] = torch.arange(len(rows))
         at = {"device": device, "reading": reading}
-        self.where = place(data, len(rows), wish=settings.frames_on, **at)
-        self._feed = open_feed(data, rows, where=self.where, progress=progress, **at)
+        where = place(data, len(rows), wish=settings.frames_on, **at)
+        self.feed = feed or open_feed(data, rows, where=where, progress=progress, **at)
         actions = normalise_actions(data.column("action")[rows], stats)
         self._actions = torch.from_numpy(actions).to(device)
         # Indices are worked out where frames are gathered: asking the device for them would wait.
@@ -108,7 +109,7 @@ class Loader:
                 ahead=(torch.arange(settings.window_frames) * settings.frame_skip).to(at),
                 within=torch.arange(settings.window_frames * settings.frame_skip).to(at),
             )
-            for at in {device, self._feed.gathers_on}
+            for at in {device, self.feed.gathers_on}
         }
         self._orders: dict[tuple[int, torch.device], Tensor] = {}
 
@@ -133,7 +134,7 @@ class Loader:
         return self._orders[epoch, at][low : low + share]
 
     def _places(self, step: int) -> Int[Tensor, "batch time"]:
-        at = self._feed.gathers_on
+        at = self.feed.gathers_on
         t = self._tables[at]
         return t.place[t.first_row[self.window_ids(step, device=at), None] + t.ahead]
 
@@ -143,7 +144,7 @@ class Loader:
         # Past the episode's end (only in the unused last block) read its last row: no action.
         action_rows = (t.first_row[ids, None] + t.within).minimum(t.last_row[ids, None])
         return Batch(
-            frames=self._feed(step, self._places),
+            frames=self.feed(step, self._places),
             actions=self._actions[t.place[action_rows]].view(len(ids), self.windows.frames, -1),
             episode=t.episode[ids],
             step=t.start[ids, None] + t.ahead,

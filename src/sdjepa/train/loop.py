@@ -17,6 +17,7 @@ import torch
 from sdjepa import ranks
 from sdjepa.config import Config
 from sdjepa.data.episodes import ActionStats, Episodes
+from sdjepa.data.feed import Feed
 from sdjepa.data.frames import background
 from sdjepa.data.loader import Batch, Loader
 from sdjepa.data.patches import Reading
@@ -80,8 +81,14 @@ def complete(config: Config) -> Config:
     return config.model_copy(update={"model": model.model_copy(update=known)})
 
 
-def prepare(config: Config, *, progress: Progress = silent) -> Job:
-    """Model, optimiser and data of a run, before any checkpoint is looked at."""
+def prepare(
+    config: Config, *, feeds: dict[str, Feed] | None = None, progress: Progress = silent
+) -> Job:
+    """Model, optimiser and data of a run, before any checkpoint is looked at.
+
+    Frames come from `feeds` where another run on the same data has left them there.
+    """
+    feeds = {} if feeds is None else feeds
     weights(config.objectives)
     device = pick_device(config.train.device)
     ranks.start(device)
@@ -96,7 +103,13 @@ def prepare(config: Config, *, progress: Progress = silent) -> Job:
     longer = max(VALIDATION_FRAMES, config.data.window_frames)
     shared = {"seed": config.train.seed, "stats": stats, "device": device, "progress": progress}
     train = Loader(
-        data, config.data, split="train", batch=config.train.batch, reading=reading, **shared
+        data,
+        config.data,
+        split="train",
+        batch=config.train.batch,
+        reading=reading,
+        feed=feeds.get("train"),
+        **shared,
     )
     # Whole frames: what the model does not read is counted on them.
     validation = Loader(
@@ -104,8 +117,10 @@ def prepare(config: Config, *, progress: Progress = silent) -> Job:
         config.data.model_copy(update={"window_frames": longer}),
         split="validation",
         batch=config.train.batch,
+        feed=feeds.get("validation"),
         **shared,
     )
+    feeds |= {"train": train.feed, "validation": validation.feed}
     optimizer = make_optimizer(model, config.train)
     average = Average(model, decay=config.train.ema) if config.train.ema else None
     return Job(
@@ -200,11 +215,17 @@ def _agreed(job: Job, stop: _Stop, done: int) -> bool:
     return bool(ranks.total(wishes) > 0)
 
 
-def train(run: Run, *, resume: bool = False, progress: Progress = silent) -> Path:
+def train(
+    run: Run,
+    *,
+    resume: bool = False,
+    feeds: dict[str, Feed] | None = None,
+    progress: Progress = silent,
+) -> Path:
     """Train `run` to its last step; returns the final checkpoint."""
     began = time.monotonic()
     config = run.config
-    job = prepare(config, progress=progress)
+    job = prepare(config, feeds=feeds, progress=progress)
     leader = ranks.rank() == 0
     start = 0
     if resume and (run.path / "checkpoints" / "latest").exists():

@@ -1,0 +1,81 @@
+"""Many runs of one recipe on frames that are read once: rungs, widths and seeds in, runs out.
+
+Each run is the one `train` would make alone, to the last bit on a CPU. What is done is not done
+again and what was stopped goes on, so a sweep that was killed is continued by the same command.
+"""
+
+import gc
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from sdjepa.config import RUNGS, Config, resolve
+from sdjepa.data.feed import Feed
+from sdjepa.errors import UserError
+from sdjepa.runs import Progress, Run, silent
+from sdjepa.train.loop import complete, train
+
+
+@dataclass(frozen=True)
+class Member:
+    """One run of a sweep."""
+
+    name: str
+    config: Config
+
+
+def members(
+    recipe: Path,
+    *,
+    rungs: Sequence[str],
+    widths: Sequence[int],
+    seeds: Sequence[int],
+    settings: Sequence[str] = (),
+) -> list[Member]:
+    """Every combination, seed by seed; a rung without a progress part takes no width."""
+    found = []
+    for seed in seeds:
+        for rung in rungs:
+            split = RUNGS.get(rung, {}).get("model.k") == "k"
+            for k in widths if split else (None,):
+                name = f"{rung}-k{k}-s{seed}" if split else f"{rung}-s{seed}"
+                sets = [*settings, f"train.seed={seed}"]
+                found.append(Member(name, complete(resolve(recipe, rung=rung, k=k, settings=sets))))
+    return found
+
+
+def sweep(wanted: Sequence[Member], out: Path, *, progress: Progress = silent) -> list[Path]:
+    """Train all of them under `out`; returns their last checkpoints."""
+    feeds: dict[str, Feed] = {}
+    done = []
+    for number, member in enumerate(wanted, start=1):
+        run = Run(out / member.name)
+        with run.lock():
+            begun = (run.path / "config.toml").exists()
+            if not begun:
+                Run.create(run.path, member.config)
+            elif run.config != member.config:
+                raise UserError(
+                    f"{run.path} holds a run of other settings; use another --out, or remove it"
+                )
+            tell = _counted(progress, f"run {number}/{len(wanted)} ")
+            done.append(train(run, resume=begun, feeds=feeds, progress=tell))
+        _forget()
+    return done
+
+
+def _counted(progress: Progress, which: str) -> Progress:
+    def tell(done: int, total: int, note: str = "") -> None:
+        progress(done, total, which + note if note else "")
+
+    return tell
+
+
+def _forget() -> None:
+    """Of the last run: what was compiled and recorded for it holds its weights."""
+    torch.compiler.reset()
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
