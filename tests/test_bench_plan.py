@@ -11,6 +11,8 @@ from sdjepa.bench import plan as bench_plan
 from sdjepa.bench import ways as bench_ways
 from sdjepa.bench.plan import PlanBench, Timing
 from sdjepa.bench.ways import Way
+from sdjepa.runs import read_json
+from small import Crash
 
 
 class Clock:
@@ -19,11 +21,14 @@ class Clock:
     def __init__(self) -> None:
         self.now = 0.0
         self.told: list[str] = []
+        self.stop_at = ""
 
     def way(self, who: str, tasks: int, seconds: float) -> Way:
         def plan() -> Tensor:
             self.now += seconds
             self.told.append(who)
+            if who == self.stop_at:
+                raise Crash
             if who == "broken":
                 raise RuntimeError("no kernel for this")
             return torch.zeros(tasks, 5, 10)
@@ -74,6 +79,20 @@ def test_only_the_ways_asked_for_are_timed(clock: Clock):
     *_, last = bench_plan.bench_plan(small=True, repeats=1, only=["ours"])
     assert [(t.who, t.tasks) for t in last.timings] == [("ours", 1), ("ours", 50)]
     assert set(clock.told) == {"ours"}
+
+
+def test_a_benchmark_cut_off_leaves_what_it_measured(clock: Clock, sdjepa, tmp_path):
+    out = tmp_path / "plan.json"
+    words = ("bench", "plan", "--small", "--repeats", "1", "--out", out)
+    clock.stop_at = "ours"
+    with pytest.raises(Crash):
+        sdjepa(*words)
+    known = read_json(out)
+    assert known["finished"] is False
+    assert [t["who"] for t in known["timings"]] == ["theirs fp32", "broken"]
+    clock.stop_at = ""
+    assert sdjepa(*words)[0] == 0
+    assert read_json(out)["finished"] is True
 
 
 def test_what_a_faster_way_gives_up_is_measured():

@@ -3,12 +3,15 @@
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from conftest import TINY
 from sdjepa.runs import Run, read_json
+from small import Crash
 
 SETS = [word for setting in TINY for word in ("--set", setting)]
 
@@ -144,3 +147,170 @@ def test_explain_lists_departures_and_trains_nothing(sdjepa, recipe, tmp_path):
     assert code == 0
     assert "train.learning_rate" in out
     assert [path.name for path in tmp_path.iterdir()] == ["recipe.toml"]
+
+
+# --- bench: five benchmarks, each of which may be cut off
+
+
+@pytest.mark.parametrize(
+    ("verb", "option"),
+    [
+        ("", "scale"),
+        ("train", "--repeats"),
+        ("plan", "--seconds"),
+        ("collect", "--workers"),
+        ("agree", "--data"),
+        ("scale", "--streamed"),
+    ],
+)
+def test_every_benchmark_teaches_itself(sdjepa, verb, option):
+    code, out, _ = sdjepa("bench", *filter(None, [verb]), "--help")
+    assert code == 0
+    assert option in out
+    assert not verb or f"sdjepa bench {verb} --" in out, "an example"
+
+
+class Steps:
+    """Training steps that take no time and stop the benchmark when so many were taken."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+        from sdjepa.bench import train
+
+        self.taken: list[str] = []
+        self.last = -1
+        ways = {name: (self._made(name), 1e6) for name in names}
+        monkeypatch.setattr(train, "_ways", lambda *given, **more: ways)
+        monkeypatch.setattr(train, "matmul_rate", lambda device: 1e9)
+        monkeypatch.setattr(train.torch.cuda, "is_available", lambda: False)
+
+    def _made(self, name: str):
+        def step(number: int) -> None:
+            if len(self.taken) == self.last:
+                raise Crash
+            self.taken.append(name)
+
+        return lambda: step
+
+
+WAYS = ("eager", "recorded", "recorded, 31 patches", "stable-worldmodel")
+
+
+def test_bench_train_cut_off_leaves_whole_rounds(sdjepa, monkeypatch, tmp_path):
+    steps, out = Steps(monkeypatch, *WAYS), tmp_path / "train.json"
+
+    def cut_off_after(count: int) -> dict[str, Any]:
+        steps.taken, steps.last = [], count
+        with pytest.raises(Crash):
+            sdjepa("bench", "train", "--out", out)
+        known = read_json(out)
+        assert known["finished"] is False
+        return known
+
+    # A first step and a warming one each, then rounds: this is while the third way compiles.
+    known = cut_off_after(2 * 2)
+    assert [(t["who"], t["rounds"]) for t in known["timings"]] == [("eager", 0), ("recorded", 0)]
+    assert known["steps_per_second"] is None
+    known = cut_off_after(2 * 4 + 4 + 3)  # in the second round
+    assert [(t["who"], t["rounds"]) for t in known["timings"]] == [(name, 1) for name in WAYS]
+    assert known["way"] == "recorded"
+    seconds = {t["who"]: t["seconds"] for t in known["timings"]}
+    ratio = seconds["stable-worldmodel"] / seconds["recorded"]
+    assert known["ratio_to_stable_worldmodel"] == pytest.approx(ratio)
+
+
+def test_bench_without_a_name_times_training(sdjepa, monkeypatch, tmp_path):
+    steps, out = Steps(monkeypatch, *WAYS), tmp_path / "train.json"
+    code, said, _ = sdjepa("bench")
+    assert (code, len(steps.taken)) == (0, len(WAYS) * (2 + 5))
+    assert said.count("first step") == 2 * len(WAYS), "as they come, and in the table"
+    steps.taken = []
+    code, said, _ = sdjepa("bench", "--repeats", "3", "--out", out)
+    assert (code, len(steps.taken)) == (0, len(WAYS) * (2 + 3))
+    assert said.splitlines()[-1] == str(out)
+    assert read_json(out)["finished"] is True
+
+
+@pytest.mark.parametrize(
+    ("only", "ways"),
+    [
+        ("recorded", ["recorded"]),
+        ("31 patches", ["recorded, 31 patches"]),
+        ("record,", ["recorded", "recorded, 31 patches"]),
+        ("recorded, stable", ["recorded", "stable-worldmodel"]),
+    ],
+)
+def test_bench_train_of_some_ways_has_a_ratio_only_to_what_ran(
+    sdjepa, monkeypatch, tmp_path, only, ways
+):
+    steps, out = Steps(monkeypatch, *WAYS), tmp_path / "train.json"
+    assert sdjepa("bench", "train", "--only", only, "--repeats", "1", "--out", out)[0] == 0
+    assert list(dict.fromkeys(steps.taken)) == ways
+    known = read_json(out)
+    assert (known["ratio_to_stable_worldmodel"] is None) == ("stable-worldmodel" not in ways)
+    assert (known["way"] is None) == ("recorded" not in ways)
+
+
+def test_a_benchmark_of_nothing_is_refused(sdjepa, monkeypatch, tmp_path):
+    Steps(monkeypatch, *WAYS)
+    out = tmp_path / "found.json"
+    assert "31 patches" in refused(sdjepa, "bench", "train", "--only", "fast", "--out", out)
+    assert "--frames" in refused(sdjepa, "bench", "scale", "--frames", "many", "--out", out)
+    nothing = ("--frames", "", "--streamed", "")
+    assert "--frames" in refused(sdjepa, "bench", "scale", *nothing, "--out", out)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "given"),
+    [
+        (
+            ["scale", "--frames", "50000,600000", "--streamed", "50000"],
+            {"resident": [50000, 600000], "streamed": [50000], "small": False, "only": []},
+        ),
+        (["agree", "--data", "D"], {"steps": 200, "settings": ()}),
+    ],
+)
+def test_bench_of_runs_cut_off_leaves_its_rows(sdjepa, monkeypatch, tmp_path, words, given):
+    from sdjepa.bench import runs
+
+    out, asked, stops = tmp_path / "found.json", {}, [True, False]
+
+    def work(*data: Path, tell, **more: object) -> Iterator[dict[str, Any]]:
+        asked.update(more)
+        yield {"rows": [1]}
+        if stops.pop(0):
+            raise Crash
+        yield {"rows": [1, 2]}
+
+    monkeypatch.setattr(runs, words[0], work)
+    with pytest.raises(Crash):
+        sdjepa("bench", *words, "--out", out)
+    assert asked == given
+    known = read_json(out)
+    assert (known["rows"], known["finished"]) == ([1], False)
+    assert "versions" in known
+    assert sdjepa("bench", *words, "--out", out)[1].splitlines()[-1] == str(out)
+    known = read_json(out)
+    assert (known["rows"], known["finished"]) == ([1, 2], True)
+
+
+def test_bench_collect_cut_off_leaves_its_lines(sdjepa, monkeypatch, tmp_path):
+    from sdjepa.bench import collect
+
+    out, stops = tmp_path / "found.json", [True, False]
+
+    def together(name: str, count: int, *, turns, seconds: float) -> Iterator[tuple]:
+        yield "made", 5.0, "frames/s", {"workers": count, "seconds": seconds}
+        if stops.pop(0):
+            raise Crash
+
+    monkeypatch.setattr(collect, "_together", together)
+    monkeypatch.setattr(collect, "_whole", lambda *given, **more: None)
+    words = ("bench", "collect", "--workers", "16", "--seconds", "1", "--envs", "tworoom")
+    with pytest.raises(Crash):
+        sdjepa(*words, "--out", out)
+    known = read_json(out)
+    assert known["finished"] is False
+    assert [(n["env"], n["workers"], n["seconds"]) for n in known["lines"]] == [("tworoom", 16, 1)]
+    assert sdjepa(*words, "--out", out)[0] == 0
+    assert read_json(out)["finished"] is True

@@ -352,8 +352,10 @@ def test_agreement_is_measured_on_the_same_batches_and_reported_for_each_way(
     sets = [f"model.{key}={value}" for key, value in SIZES.items()]
     sets += ["train.batch=8", "train.device=cpu", "objectives.sigreg_directions=16"]
     told: list[str] = []
-    found = agree(tiny_data, steps=3, settings=tuple(sets), tell=told.append)
+    known = list(agree(tiny_data, steps=3, settings=tuple(sets), tell=told.append))
     assert len(told) == 5
+    assert [(len(k["losses"]), len(k["relative_gaps"])) for k in known] == [(1, 0), (2, 1), (3, 2)]
+    found = known[-1]
     # Without a GPU the recorded way is the eager one, to the last bit; bf16 is not float32.
     assert found["relative_gaps"]["recorded bf16 - eager bf16"]["largest"] == 0
     assert 0 < found["relative_gaps"]["eager bf16 - eager fp32"]["largest"] < 0.1
@@ -364,9 +366,31 @@ def test_scaling_times_every_size_here_and_on_the_host(monkeypatch: pytest.Monke
     from sdjepa.bench import runs
 
     monkeypatch.setattr(runs, "ROWS", 2)
-    found = runs.scale(resident=[5, 9], streamed=[7], small=True, tell=lambda line: None)
-    rows = [(r["tokens"], r["where"], r["frames"]) for r in found["timings"]]
+    known = list(runs.scale(resident=[5, 9], streamed=[7], small=True, tell=lambda line: None))
+    assert [len(k["timings"]) for k in known] == [1, 2, 3, 4, 5, 6]
+    rows = [(r["tokens"], r["where"], r["frames"]) for r in known[-1]["timings"]]
     assert rows == [
         (t, w, n) for t in (0, 31) for w, n in (("device", 5), ("device", 9), ("host", 7))
     ]
-    assert all(r["seconds"] > 0 for r in found["timings"])
+    assert all(r["seconds"] > 0 for r in known[-1]["timings"])
+
+
+@pytest.mark.parametrize(
+    ("only", "rows"),
+    [
+        (["host"], [(0, "host"), (31, "host")]),
+        (["31 patches on the device"], [(31, "device")]),
+        (["all patches", "31 patches on the host"], [(0, "device"), (0, "host"), (31, "host")]),
+    ],
+)
+def test_scaling_builds_only_what_is_asked_for(
+    only: list[str], rows: list[tuple[int, str]], monkeypatch: pytest.MonkeyPatch
+):
+    from sdjepa.bench import runs
+
+    built: list[int] = []
+    monkeypatch.setattr(runs, "_stepper", lambda config, device: built.append(config.model.tokens))
+    monkeypatch.setattr(runs, "_seconds", lambda *given, device: 0.5)
+    *_, last = runs.scale(resident=[5], streamed=[7], small=True, only=only, tell=lambda line: None)
+    assert [(r["tokens"], r["where"]) for r in last["timings"]] == rows
+    assert built == sorted({tokens for tokens, _ in rows})

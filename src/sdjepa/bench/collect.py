@@ -51,8 +51,15 @@ class Book:
         self.lines.append(line)
         extra = "  ".join(f"{key} {item}" for key, item in more.items())
         self._tell(f"{at:6.1f} s  {env:<8} {what:<34} {value:>10,.0f} {unit}  {extra}".rstrip())
+        self._write(finished=False)
+
+    def close(self) -> None:
+        """Nothing more is coming: whoever reads the file may know."""
+        self._write(finished=True)
+
+    def _write(self, *, finished: bool) -> None:
         if self._out is not None:
-            write_json(self._out, {"lines": self.lines, **provenance()})
+            write_json(self._out, {"finished": finished, "lines": self.lines, **provenance()})
 
 
 def bench_collect(
@@ -77,6 +84,7 @@ def bench_collect(
                 if what.startswith("made"):
                     best = max(best, value)
         _whole(book, name, workers=max(workers), rate=best)
+    book.close()
     return book.lines
 
 

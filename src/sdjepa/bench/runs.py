@@ -7,14 +7,14 @@ recorded step may differ from the eager one by what bf16 itself makes of float32
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from sdjepa.bench.train import FEW, lewm
+from sdjepa.bench.train import FEW, chosen, lewm
 from sdjepa.config import Config, change, resolve
 from sdjepa.data.feed import Feed, Resident, Streamed
 from sdjepa.data.loader import Batch
@@ -26,16 +26,21 @@ from sdjepa.train.schedule import make_optimizer
 from sdjepa.train.step import cut, look, make_stepper, numbers
 
 WAYS = (("eager", "fp32"), ("eager", "bf16"), ("recorded", "bf16"))
+PAIRS = (("eager bf16", "eager fp32"), ("recorded bf16", "eager bf16"))  # each with an earlier
 ROWS = 128
 
 
 def agree(
     data: Path, *, steps: int, settings: tuple[str, ...] = (), tell: Callable[[str], None]
-) -> dict[str, Any]:
-    """Losses of every way over `steps` steps and at the end on validation windows."""
+) -> Iterator[dict[str, Any]]:
+    """Losses of every way over `steps` steps and at the end on validation windows.
+
+    What is known so far comes out after every way.
+    """
     config = complete(resolve(settings=[f"data.path={data}", f"train.steps={steps}", *settings]))
     curves: dict[str, list[float]] = {}
     final: dict[str, float] = {}
+    gaps: dict[str, dict[str, float]] = {}
     for engine, precision in WAYS:
         job = prepare(change(config, [f"train.engine={engine}", f"train.precision={precision}"]))
         job.model.train()
@@ -45,17 +50,22 @@ def agree(
         curves[name] = torch.stack(found).float().tolist()
         final[name] = _held_out(job)
         tell(f"{name:<16} last loss {curves[name][-1]:.5f}   validation {final[name]:.5f}")
-    gaps = {}
-    for one, other in (("recorded bf16", "eager bf16"), ("eager bf16", "eager fp32")):
-        apart = np.abs(np.subtract(curves[one], curves[other])) / np.abs(curves[other])
-        end = abs(final[one] - final[other]) / abs(final[other])
-        middle, largest = float(np.median(apart)), float(apart.max())
-        gaps[f"{one} - {other}"] = {"median": middle, "largest": largest, "validation": end}
-        tell(
-            f"{one} against {other}: relative gap of a step's loss {middle:.2e} "
-            f"(largest {largest:.2e}), of validation {end:.2e}"
-        )
-    return {"steps": steps, "losses": curves, "validation": final, "relative_gaps": gaps}
+        for one, other in PAIRS:
+            if one == name:
+                gap = _gap(curves[one], curves[other])
+                gap["validation"] = abs(final[one] - final[other]) / abs(final[other])
+                gaps[f"{one} - {other}"] = gap
+                tell(
+                    f"{one} against {other}: relative gap of a step's loss {gap['median']:.2e} "
+                    f"(largest {gap['largest']:.2e}), of validation {gap['validation']:.2e}"
+                )
+        known = {"losses": curves, "validation": final, "relative_gaps": gaps}
+        yield {"steps": steps} | {key: dict(value) for key, value in known.items()}
+
+
+def _gap(one: list[float], other: list[float]) -> dict[str, float]:
+    apart = np.abs(np.subtract(one, other)) / np.abs(other)
+    return {"median": float(np.median(apart)), "largest": float(apart.max())}
 
 
 @torch.no_grad()
@@ -74,23 +84,41 @@ def _held_out(job: Job) -> float:
 
 
 def scale(
-    *, resident: list[int], streamed: list[int], small: bool, tell: Callable[[str], None]
-) -> dict[str, Any]:
-    """Milliseconds a step with frames gathered from so many, here and on the host."""
+    *,
+    resident: list[int],
+    streamed: list[int],
+    small: bool,
+    only: Sequence[str] = (),  # as `chosen` reads them
+    tell: Callable[[str], None],
+) -> Iterator[dict[str, Any]]:
+    """Milliseconds a step with frames gathered from so many, here and on the host.
+
+    What is known so far comes out after every row.
+    """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    counts = {"device": resident, "host": streamed}
+    asked = chosen([_scaled(t, where) for t in (0, FEW) for where in counts], only)
     rows: list[dict[str, Any]] = []
     for tokens in (0, FEW):
+        here, there = (n if _scaled(tokens, where) in asked else [] for where, n in counts.items())
+        if not here and not there:
+            continue
         config = lewm(device, small=small, tokens=tokens)
         take = _stepper(config, device)
-        for feed, where, count in _feeds(resident, streamed, config.model.image_size, device):
+        for feed, where, count in _feeds(here, there, config.model.image_size, device):
             seconds = _seconds(feed, take, count, device=device)
+            del feed  # its frames, before the next are made: both may not fit
             rows.append({"tokens": tokens, "where": where, "frames": count, "seconds": seconds})
             tell(
-                f"{tokens or 'all':>4} patches  {count:>9,} frames on the {where:<7}"
-                f"{1000 * seconds:8.2f} ms a step"
+                f"{_scaled(tokens, where):<27}{count:>9,} frames"
+                f"{1000 * seconds:10.2f} ms a step"
                 f"{1e6 * seconds / (4 * ROWS):8.2f} us a frame"
             )
-    return {"batch": ROWS, "timings": rows}
+            yield {"batch": ROWS, "timings": list(rows)}
+
+
+def _scaled(tokens: int, where: str) -> str:
+    return f"{tokens or 'all'} patches on the {where}"
 
 
 def _stepper(config: Config, device: torch.device) -> Callable[[torch.Tensor, int], None]:

@@ -8,7 +8,7 @@ measured matrix product.
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -17,8 +17,9 @@ import torch
 from sdjepa.config import Config, Model, change
 from sdjepa.data.loader import Batch
 from sdjepa.data.patches import Reading
+from sdjepa.errors import UserError
 from sdjepa.model.world_model import build
-from sdjepa.runs import Progress, provenance, silent
+from sdjepa.runs import provenance
 from sdjepa.seeds import stream
 from sdjepa.train.arithmetic import matmul_rate, step_flops
 from sdjepa.train.schedule import make_optimizer
@@ -43,57 +44,82 @@ Step = Callable[[int], None]
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds per step of one way, over rounds."""
+    """Seconds per step of one way, over rounds; before the first round, its first step alone."""
 
     who: str
-    seconds: float  # median
-    spread: tuple[float, float]
     first_seconds: float  # the first step: compilation and recording
     flops: float  # of the model that is trained
+    seconds: float | None = None  # median
+    spread: tuple[float, float] | None = None
+    rounds: int = 0
 
     @property
-    def steps_per_second(self) -> float:
-        return 1 / self.seconds
+    def steps_per_second(self) -> float | None:
+        return None if self.seconds is None else 1 / self.seconds
 
 
 @dataclass(frozen=True)
 class TrainBench:
+    """What is known so far; None where it is not, or not yet."""
+
     device: str
     batch: int
-    timings: tuple[Timing, ...]
-    matmul_flops_per_second: float
+    origin: dict[str, Any]
+    timings: tuple[Timing, ...] = ()
+    matmul_flops_per_second: float | None = None
 
-    def _of(self, who: str) -> Timing:
-        return next(t for t in self.timings if t.who == who)
+    def _of(self, who: str) -> Timing | None:
+        return next((t for t in self.timings if t.who == who), None)
 
     @property
-    def ours(self) -> Timing:
+    def rounds(self) -> int:
+        return min((t.rounds for t in self.timings), default=0)
+
+    @property
+    def ours(self) -> Timing | None:
         """The way a run takes on this device, with the paper's model."""
-        return self._of("recorded" if any(t.who == "recorded" for t in self.timings) else "eager")
+        return self._of("recorded") or self._of("eager")
 
-    @property
-    def ratio(self) -> float:
-        return self._of(THEIRS).seconds / self.ours.seconds
+    def ratio(self, timing: Timing) -> float | None:
+        """How many times faster than theirs, where theirs was timed too."""
+        theirs = self._of(THEIRS)
+        if theirs is None or theirs.seconds is None or timing.seconds is None:
+            return None
+        return theirs.seconds / timing.seconds
 
-    def share(self, timing: Timing) -> float:
+    def share(self, timing: Timing) -> float | None:
         """Of the measured matrix-product rate."""
+        if timing.seconds is None or self.matmul_flops_per_second is None:
+            return None
         return timing.flops / timing.seconds / self.matmul_flops_per_second
+
+    def brief(self) -> str:
+        """What the last event told: a first step, or how all ways stand after a round."""
+        if not self.rounds:
+            last = self.timings[-1]
+            return f"{last.who:<26}first step {last.first_seconds:.1f} s"
+        rates = "; ".join(f"{t.who} {t.steps_per_second:.2f}" for t in self.timings)
+        return f"round {self.rounds}, median steps/s: {rates}"
 
     def lines(self) -> list[str]:
         """For people."""
-        rate = self.matmul_flops_per_second / 1e12
-        lines = [f"{self.device}, batch {self.batch} windows of 4 frames, {rate:.1f} TFLOP/s"]
-        theirs = self._of(THEIRS)
-        for t in self.timings:
+        rate = self.matmul_flops_per_second
+        said = "" if rate is None else f", {rate / 1e12:.1f} TFLOP/s"
+        return [
+            f"{self.device}, batch {self.batch} windows of 4 frames{said}",
+            *map(self._line, self.timings),
+        ]
+
+    def _line(self, t: Timing) -> str:
+        line = f"{t.who:<26}"
+        if t.seconds is not None and t.spread is not None:
             low, high = (1 / s for s in reversed(t.spread))
-            lines.append(
-                f"{t.who:<26}{t.steps_per_second:8.2f} steps/s ({low:.2f} to {high:.2f})"
-                f"{4 * self.batch / t.seconds:10,.0f} frames/s"
-                f"{theirs.seconds / t.seconds:8.2f} x"
-                f"{100 * self.share(t):7.1f} % of the product rate"
-                f"   first step {t.first_seconds:.1f} s"
-            )
-        return lines
+            line += f"{1 / t.seconds:8.2f} steps/s ({low:.2f} to {high:.2f})"
+            line += f"{4 * self.batch / t.seconds:10,.0f} frames/s"
+        ratio, share = self.ratio(t), self.share(t)
+        line += "" if ratio is None else f"{ratio:8.2f} x"
+        line += "" if share is None else f"{100 * share:7.1f} % of the product rate"
+        return f"{line}   first step {t.first_seconds:.1f} s"
 
     def as_json(self) -> dict[str, object]:
         rows = [
@@ -101,20 +127,30 @@ class TrainBench:
             | {"steps_per_second": t.steps_per_second, "share_of_matmul_rate": self.share(t)}
             for t in self.timings
         ]
-        ours = self.ours
-        return {
+        found = {
             "device": self.device,
             "batch": self.batch,
-            "way": ours.who,
-            "steps_per_second": ours.steps_per_second,
-            "steps_per_second_spread": [1 / s for s in reversed(ours.spread)],
-            "frames_per_second": 4 * self.batch / ours.seconds,
-            "ratio_to_stable_worldmodel": self.ratio,
-            "share_of_matmul_rate": self.share(ours),
+            "way": None,
+            "steps_per_second": None,
+            "steps_per_second_spread": None,
+            "frames_per_second": None,
+            "ratio_to_stable_worldmodel": None,
+            "share_of_matmul_rate": None,
             "matmul_flops_per_second": self.matmul_flops_per_second,
             "timings": rows,
-            **provenance(),
+            **self.origin,
         }
+        ours = self.ours
+        if ours is not None and ours.seconds is not None and ours.spread is not None:
+            found |= {
+                "way": ours.who,
+                "steps_per_second": ours.steps_per_second,
+                "steps_per_second_spread": [1 / s for s in reversed(ours.spread)],
+                "frames_per_second": 4 * self.batch / ours.seconds,
+                "ratio_to_stable_worldmodel": self.ratio(ours),
+                "share_of_matmul_rate": self.share(ours),
+            }
+        return found
 
 
 THEIRS = "stable-worldmodel"
@@ -122,50 +158,82 @@ LIBRARY = "recorded, library kernels"
 
 
 def bench_train(
-    *, repeats: int = 5, small: bool = False, progress: Progress = silent
-) -> TrainBench:
-    """Time every way in turn; the first round warms up and is not counted."""
+    *,
+    repeats: int = 5,
+    small: bool = False,
+    only: Sequence[str] = (),  # as `chosen` reads them
+) -> Iterator[TrainBench]:
+    """Time every way in turn; the first round warms up and is not counted.
+
+    What is known so far comes out after every first step and after every round, when all ways have
+    been timed as often: whoever is cut off has what was measured.
+    """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    config = lewm(device, small=small)
     rows = 32 if small else 128
-    batch = _batch(rows, config.model.image_size, device=device)
-    steps: dict[str, Step] = {"eager": _our_step(config, batch, engine="eager")}
-    flops = {"eager": step_flops(config.model, batch=rows)}
-    if device.type == "cuda":
-        few = lewm(device, small=small, tokens=FEW)
-        steps["recorded"] = _our_step(config, batch, engine="recorded")
-        steps[LIBRARY] = _our_step(config, batch, engine="recorded", kernels="off")
-        steps[f"recorded, {FEW} patches"] = _our_step(few, _packed(batch, few), engine="recorded")
-        flops |= {"recorded": flops["eager"], LIBRARY: flops["eager"]}
-        flops |= {f"recorded, {FEW} patches": step_flops(few.model, batch=rows)}
-    steps[THEIRS] = _their_step(config.model, batch)
-    flops[THEIRS] = flops["eager"]
-    per_round = 20 if device.type == "cuda" else 1
-    seconds: dict[str, list[float]] = {name: [] for name in steps}
-    first: dict[str, float] = {}
-    for number in range(repeats + 1):
-        for name, step in steps.items():
-            if name not in first:
-                first[name] = _time(step, 1, device=device)
-            spent = _time(step, per_round, device=device)
-            if number:
-                seconds[name].append(spent)
-        progress(number + 1, repeats + 1)
-    return TrainBench(
+    ways = _ways(device, rows=rows, small=small)
+    steps = {name: ways[name][0]() for name in chosen(list(ways), only)}
+    known = TrainBench(
         device=torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
         batch=rows,
-        timings=tuple(
-            Timing(
-                who=name,
-                seconds=statistics.median(spent),
-                spread=(min(spent), max(spent)),
-                first_seconds=first[name],
-                flops=flops[name],
-            )
-            for name, spent in seconds.items()
-        ),
-        matmul_flops_per_second=matmul_rate(device),
+        origin=provenance(),
     )
+    per_round = 20 if device.type == "cuda" else 1
+    for name, step in steps.items():
+        first = _time(step, 1, device=device)
+        timing = Timing(who=name, first_seconds=first, flops=ways[name][1])
+        known = replace(known, timings=(*known.timings, timing))
+        yield known
+        _time(step, per_round, device=device)
+    known = replace(known, matmul_flops_per_second=matmul_rate(device))
+    spent: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(repeats):
+        for name, step in steps.items():
+            spent[name].append(_time(step, per_round, device=device))
+        timings = tuple(_over_rounds(timing, spent[timing.who]) for timing in known.timings)
+        known = replace(known, timings=timings)
+        yield known
+
+
+def chosen(names: Sequence[str], only: Sequence[str]) -> list[str]:
+    """The names that a word of `only` is or, if it is none, is part of; all, without a word."""
+    for word in only:
+        if not any(word in name for name in names):
+            raise UserError(f"no way is called {word!r} here; there are: {'; '.join(names)}")
+    return [
+        name
+        for name in names
+        if not only or any(word == name or (word in name and word not in names) for word in only)
+    ]
+
+
+def _over_rounds(timing: Timing, spent: Sequence[float]) -> Timing:
+    spread = (min(spent), max(spent))
+    return replace(timing, seconds=statistics.median(spent), spread=spread, rounds=len(spent))
+
+
+def _ways(
+    device: torch.device, *, rows: int, small: bool
+) -> dict[str, tuple[Callable[[], Step], float]]:
+    """How the step of each way is made, and its arithmetic."""
+    config = lewm(device, small=small)
+    batch = _batch(rows, config.model.image_size, device=device)
+    flops = step_flops(config.model, batch=rows)
+    ways: dict[str, tuple[Callable[[], Step], float]] = {
+        "eager": (lambda: _our_step(config, batch, engine="eager"), flops)
+    }
+    if device.type == "cuda":
+        few = lewm(device, small=small, tokens=FEW)
+        ways["recorded"] = (lambda: _our_step(config, batch, engine="recorded"), flops)
+        ways[LIBRARY] = (
+            lambda: _our_step(config, batch, engine="recorded", kernels="off"),
+            flops,
+        )
+        ways[f"recorded, {FEW} patches"] = (
+            lambda: _our_step(few, _packed(batch, few), engine="recorded"),
+            step_flops(few.model, batch=rows),
+        )
+    ways[THEIRS] = (lambda: _their_step(config.model, batch), flops)
+    return ways
 
 
 def lewm(device: torch.device, *, small: bool, tokens: int = 0) -> Config:

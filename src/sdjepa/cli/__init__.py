@@ -5,7 +5,7 @@ Nothing heavy is imported until a verb needs it, so `--help` answers at once.
 
 import sys
 
-from sdjepa.cli import begin, build, judge, look, others  # noqa: F401 (each adds its verbs)
+from sdjepa.cli import begin, bench, build, judge, look, others  # noqa: F401 (each adds its verbs)
 from sdjepa.cli.app import app, console
 from sdjepa.errors import UserError
 
