@@ -32,6 +32,7 @@ BESIDE = {
     "compare": "score",
     "bench": "cli",
     "ledger": "cli",
+    "claims": "cli",
     "demo": "cli",
     "doctor": "cli",
     "__main__": "cli",

@@ -14,8 +14,8 @@ Z95 = 1.959963984540054
 RESAMPLES = 10_000
 
 
-def wilson95(successes: int, count: int) -> tuple[float, float]:
-    """95 % Wilson interval of a success rate, in percent."""
+def wilson95(successes: float, count: float) -> tuple[float, float]:
+    """95 % Wilson interval of a success rate, in percent; a count may be an effective one."""
     z, n = Z95, count
     centre = (successes + z * z / 2) / (n + z * z)
     half = z / (n + z * z) * math.sqrt(successes * (n - successes) / n + z * z / 4)

@@ -1,4 +1,4 @@
-"""Verbs that judge a run: score, floors, ceiling, compare, ledger."""
+"""Verbs that judge runs: score, floors, ceiling, compare, ledger, claims."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -232,3 +232,31 @@ def ledger(
     for run in add:
         said(keep(Run.open(run), folder, weights=weights))
     said(table(folder))
+
+
+@app.command(rich_help_panel=STAGES)
+def claims(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder of kept runs.")] = Path(
+        "results"
+    ),
+    write: Annotated[
+        Path | None, typer.Option(help="Put the tables between the marks of this page.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the whole account, a JSON file.")] = None,
+) -> None:
+    """What the paper claims and what kept runs show, claim by claim, with a verdict by fixed rule.
+
+    Without --write or --out the tables are printed.
+
+    sdjepa claims results --write docs/reproduction.md
+    """
+    from sdjepa.claims.account import account, markdown, write_between
+    from sdjepa.runs import write_json
+
+    found = account(folder)
+    if write is not None:
+        said(write_between(write, markdown(found), folder=folder))
+    if out is not None:
+        said(write_json(out, found.as_json()))
+    if write is None and out is None:
+        typer.echo(markdown(found), nl=False)
