@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sdjepa.claims.estimate import Estimate
-from sdjepa.claims.evidence import Kept, departures, facing, read, said_search, search
+from sdjepa.claims.evidence import Kept, departures, facing, read, said_search, search, trained_for
 from sdjepa.claims.finding import MISSING, RULES, Finding
 from sdjepa.claims.judge import judged, measured
 from sdjepa.claims.paper import Arm, Claim, Paper, paper
@@ -56,7 +56,7 @@ def account(folder: Path) -> Account:
     for kept in runs:
         known = recipes.setdefault(kept.recipe, {"runs": [], "departures": list(departures(kept))})
         known["runs"].append(kept.name)
-    return Account(str(folder), tuple(judged(paper(), runs)), tuple(_pairs(runs)), recipes)
+    return Account(folder.name, tuple(judged(paper(), runs)), tuple(_pairs(runs)), recipes)
 
 
 def _pairs(runs: Sequence[Kept]) -> list[Pair]:
@@ -66,7 +66,8 @@ def _pairs(runs: Sequence[Kept]) -> list[Pair]:
     for kept in runs:
         for entry in kept.scores:
             offset = entry.record["config"]["score"]["offset"]
-            key = (kept.env, kept.recipe, entry.record["protocol"], offset, search(entry))
+            same = (kept.recipe, trained_for(entry))
+            key = (kept.env, same, entry.record["protocol"], offset, search(entry))
             if kept.rung == "A2":
                 over.setdefault((key, kept.k, entry.record["cost"]), []).append((kept, entry))
             elif kept.rung == "A0":
@@ -77,7 +78,7 @@ def _pairs(runs: Sequence[Kept]) -> list[Pair]:
             continue
         sides = facing(Arm("A2", k, cost), mine, to=Arm("A0", 0, "full"), under=under[key])
         if sides is not None:
-            env, recipe, protocol, offset, _ = key
+            env, (recipe, _), protocol, offset, _ = key
             condition = f"{protocol}, offset {offset}, {said_search(mine[0][1])}"
             found.append(Pair(env, k, cost, condition, recipe, measured(sides)))
     return sorted(found, key=lambda pair: (pair.env, pair.k, pair.cost, pair.condition))

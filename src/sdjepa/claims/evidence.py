@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Bool
 from numpy import ndarray
 
-from sdjepa.claims.paper import Arm, Paper
+from sdjepa.claims.paper import Arm, Paper, paper
 from sdjepa.compare import NEEDED, Entry, compare
 from sdjepa.config import RUNGS, Config
 from sdjepa.errors import UserError
@@ -39,7 +39,6 @@ class Kept:
     k: int
     seed: int
     recipe: str
-    steps: int
     config: Config
     scores: tuple[Entry, ...]
     compass: dict[str, dict[str, Any]]
@@ -55,8 +54,9 @@ class Pool:
 
     @property
     def outcomes(self) -> Bool[ndarray, "seeds tasks"]:
-        keys = sorted(self.entries[0].outcomes)
-        return np.array([[entry.outcomes[key] for key in keys] for entry in self.entries])
+        tables = [entry.outcomes for entry in self.entries]
+        keys = sorted(tables[0])
+        return np.array([[table[key] for key in keys] for table in tables])
 
 
 def read(folder: Path) -> list[Kept]:
@@ -65,10 +65,16 @@ def read(folder: Path) -> list[Kept]:
         raise UserError(
             f"{folder} is no folder of kept runs; make one: sdjepa ledger {folder} --add RUN"
         )
-    return [_kept(folder / line.name, line.env, line.config) for line in lines(folder)]
+    needed = {
+        row.reading.diagnostic for claim in paper().claims for row in claim.rows if row.reading
+    }
+    return [
+        _kept(folder / line.name, line.env, line.config, diagnostics=needed)
+        for line in lines(folder)
+    ]
 
 
-def _kept(path: Path, env: str, config: Config) -> Kept:
+def _kept(path: Path, env: str, config: Config, *, diagnostics: set[str]) -> Kept:
     scores = []
     for file in sorted((path / "scores").glob("*.json")):
         record = read_json(file)
@@ -86,10 +92,13 @@ def _kept(path: Path, env: str, config: Config) -> Kept:
         k=config.model.k,
         seed=config.train.seed,
         recipe=_recipe(config),
-        steps=config.train.steps,
         config=config,
         scores=tuple(scores),
-        compass={file.stem: read_json(file) for file in sorted((path / "compass").glob("*.json"))},
+        compass={
+            file.stem: read_json(file)
+            for file in sorted((path / "compass").glob("*.json"))
+            if file.stem in diagnostics
+        },
     )
 
 
@@ -126,9 +135,14 @@ def departures(kept: Kept) -> tuple[str, ...]:
     )
 
 
-def comparable(kept: Kept, paper: Paper) -> bool:
+def comparable(kept: Kept, known: Paper) -> bool:
     """Whether the model has the published shape."""
-    return all(getattr(kept.config.model, key) == value for key, value in paper.model.items())
+    return all(getattr(kept.config.model, key) == value for key, value in known.model.items())
+
+
+def trained_for(entry: Entry) -> int:
+    """Training steps of the weights behind a score, which need not be the run's last."""
+    return (entry.record.get("checkpoint") or {}).get("step", 0)
 
 
 def search(entry: Entry) -> tuple[Any, ...]:
@@ -144,14 +158,14 @@ def said_search(entry: Entry) -> str:
     return text if plan.get("history", 1) == 1 else f"{text}, history {plan['history']}"
 
 
-def meets(entry: Entry, *, protocol: str, iterations: int, paper: Paper) -> bool:
+def meets(entry: Entry, *, protocol: str, iterations: int, known: Paper) -> bool:
     """Whether a score was made under the published search and task, and under this protocol."""
     settings, plan = entry.record["config"]["score"], entry.record["config"]["plan"]
     return (
         entry.record["protocol"] == protocol
         and plan["iterations"] == iterations
-        and all(plan.get(key, value) == value for key, value in paper.planner.items())
-        and all(settings.get(key, value) == value for key, value in paper.task.items())
+        and all(plan.get(key, value) == value for key, value in known.planner.items())
+        and all(settings.get(key, value) == value for key, value in known.task.items())
     )
 
 

@@ -24,6 +24,7 @@ from sdjepa.claims.evidence import (
     meets,
     pooled,
     said_search,
+    trained_for,
 )
 from sdjepa.claims.finding import ABSENT, APPEARS, UNCLEAR, WITH_CONTROL, Finding, missing, who
 from sdjepa.claims.paper import Arm, Claim, Paper, Row
@@ -56,27 +57,27 @@ def _conditions(claim: Claim, row: Row, paper: Paper) -> Iterator[tuple[str, int
 
 def _scores(
     arm: Arm, runs: Sequence[Kept], *, condition: tuple[str, int], paper: Paper
-) -> dict[str, list[tuple[Kept, Entry]]]:
-    """The arm's scores under a condition, by recipe."""
+) -> dict[tuple[str, int], list[tuple[Kept, Entry]]]:
+    """The arm's scores under a condition, by recipe and steps of training."""
     protocol, iterations = condition
-    found: dict[str, list[tuple[Kept, Entry]]] = {}
+    found: dict[tuple[str, int], list[tuple[Kept, Entry]]] = {}
     for kept in runs:
         for entry in kept.scores:
             if belongs(kept, entry, arm) and meets(
-                entry, protocol=protocol, iterations=iterations, paper=paper
+                entry, protocol=protocol, iterations=iterations, known=paper
             ):
-                found.setdefault(kept.recipe, []).append((kept, entry))
+                found.setdefault((kept.recipe, trained_for(entry)), []).append((kept, entry))
     return found
 
 
 def _largest(pools: Sequence[tuple[Pool, ...]]) -> tuple[Pool, ...]:
-    """The recipe with most runs, then most tasks, then the longest training."""
+    """The recipe with most runs, then most tasks, then the longest training; never the best."""
     return max(
         pools,
         key=lambda sides: (
             min(len(side.entries) for side in sides),
             len(sides[0].entries[0].outcomes),
-            sides[0].kept[0].steps,
+            trained_for(sides[0].entries[0]),
             sides[0].kept[0].recipe,
         ),
     )
@@ -145,7 +146,7 @@ def paired_pools(
     over = _scores(of, runs, condition=condition, paper=paper)
     under = _scores(to, runs, condition=condition, paper=paper)
     shared = over.keys() & under.keys()
-    both = [facing(of, over[recipe], to=to, under=under[recipe]) for recipe in shared]
+    both = [facing(of, over[key], to=to, under=under[key]) for key in sorted(shared)]
     found = [sides for sides in both if sides is not None]
     if not found:
         return bool(shared)
@@ -205,7 +206,8 @@ def _found(
         control=", ".join(rates),
         verdict=verdict,
         why=why,
-        setting=f"{entry.record['protocol']}, {said_search(entry)}, recipe {kept.recipe}",
+        setting=f"{entry.record['protocol']}, {said_search(entry)}, recipe {kept.recipe}, "
+        f"{trained_for(entry):,} steps",
         runs=tuple(one.name for side in sides for one in side.kept),
     )
 
@@ -219,4 +221,6 @@ def _nearest(arms: Sequence[Arm], runs: Sequence[Kept]) -> str:
         entries = [e for kept in mine for e in kept.scores if belongs(kept, e, arm)]
         if not entries:
             return f"{arm.said} is not scored"
-    return "scored, but not under the published search and protocol by runs of one recipe"
+    return (
+        "scored, but not under the published search and protocol by runs of one recipe and length"
+    )

@@ -33,7 +33,10 @@ def compass_finding(claim: Claim, row: Row, reading: Reading, *, runs: Sequence[
             by_recipe.setdefault(kept.recipe, []).append((kept, value))
     if not by_recipe:
         return missing(claim, row, f"no {reading.diagnostic} of such a run")
-    chosen = max(by_recipe.values(), key=lambda some: (len(some), some[0][0].steps))
+    chosen = max(
+        by_recipe.values(),
+        key=lambda some: (len(some), some[0][0].config.train.steps, some[0][0].recipe),
+    )
     ours = over_seeds([value for _, value in chosen])
     records = [kept.compass[reading.diagnostic] for kept, _ in chosen]
     nulls = [found for path in reading.controls if (found := _control(records, path)) is not None]
