@@ -139,8 +139,8 @@ def ceiling(
     protocol: Annotated[str, typer.Option(help="`lewm`, `strict` or `choose`.")] = "lewm",
     cost: Annotated[
         Literal["distance", "success"],
-        typer.Option(help="The distance alone, or with all else success asks for."),
-    ] = "distance",
+        typer.Option(help="All that success asks for, or the distance alone."),
+    ] = "success",
     solver: Annotated[str | None, typer.Option(help="cem, icem or mppi.")] = None,
     iterations: Annotated[int | None, typer.Option(help="Rounds of the search.")] = None,
     offset: Annotated[int, typer.Option(help="Steps from start to goal.")] = 25,
