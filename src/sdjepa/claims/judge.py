@@ -208,7 +208,7 @@ def _found(
         why=why,
         setting=f"{entry.record['protocol']}, {said_search(entry)}, recipe {kept.recipe}, "
         f"{trained_for(entry):,} steps",
-        runs=tuple(one.name for side in sides for one in side.kept),
+        runs=tuple(dict.fromkeys(one.name for side in sides for one in side.kept)),
     )
 
 
