@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sdjepa.config import Config
+from sdjepa.config import Config, Plan
 from sdjepa.errors import UserError
 from sdjepa.runs import Run, read_json, write_atomic, write_json
 
@@ -39,9 +39,11 @@ def keep(run: Run, folder: Path, *, name: str | None = None, weights: bool = Fal
             if file.stat().st_size <= LARGEST_BYTES:
                 _copy(file, out / part / file.name)
     for file in CARD_FILES:
-        source = Path(config.data.path) / file
-        if source.exists():
-            _copy(source, out / "data" / file)
+        # The dataset's own, or what a folder like this one has kept of it.
+        for source in (Path(config.data.path) / file, run.path / "data" / file):
+            if source.exists():
+                _copy(source, out / "data" / file)
+                break
     if weights:
         _keep_weights(run, out)
     return out
@@ -76,6 +78,7 @@ class Line:
     env: str
     config: Config
     commit: str
+    recipe: str
     steps: int
     minutes: float | None
     frames: int | None  # of the dataset
@@ -99,6 +102,7 @@ def lines(folder: Path) -> list[Line]:
                 env=envs[0] if envs else run.config.collect.env,
                 config=run.config,
                 commit=manifest.get("code", {}).get("commit", "")[:7],
+                recipe=_recipe(manifest.get("command", [])),
                 steps=int(metrics[-1]["step"]) if metrics else 0,
                 minutes=seconds / 60 if seconds else None,
                 frames=card.get("num_rows"),
@@ -106,6 +110,12 @@ def lines(folder: Path) -> list[Line]:
             )
         )
     return sorted(found, key=lambda line: (line.env, line.name))
+
+
+def _recipe(command: list[str]) -> str:
+    """The recipe that was named on the command line."""
+    named = [Path(word).stem for word in command if word.endswith(".toml")]
+    return named[0] if named else "-"
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -124,14 +134,14 @@ def table(folder: Path) -> Path:
     """Write the folder's README.md."""
     runs = lines(folder)
     rows = [
-        "| run | environment | rung, k, seed | commit | frames | steps | minutes |",
-        "|---|---|---|---|---:|---:|---:|",
+        "| run | environment | rung, k, seed | recipe | commit | frames | steps | minutes |",
+        "|---|---|---|---|---|---:|---:|---:|",
     ]
     for line in runs:
         config = line.config
         rows.append(
             f"| [{line.name}]({line.name}) | {line.env} | {config.rung}, {config.model.k}, "
-            f"{config.train.seed} | {line.commit or '-'} | {_number(line.frames)} "
+            f"{config.train.seed} | {line.recipe} | {line.commit or '-'} | {_number(line.frames)} "
             f"| {line.steps:,} | {'-' if line.minutes is None else f'{line.minutes:.1f}'} |"
         )
     scored = [
@@ -154,7 +164,12 @@ def _scored(name: str, record: dict[str, Any]) -> str:
     floors = record["floors"]
     search = (
         f"{plan['solver']} {plan['candidates']} x {plan['iterations']}, replan {plan['replan']}"
+        f", history {plan['history']}"
     )
+    own = Plan()
+    for key in ("horizon", "when", "ahead", "bounds"):
+        if plan[key] != getattr(own, key):
+            search += f", {key} {plan[key]}"
     return (
         f"| {name} | {record['protocol']} | {record['num_tasks']} ({record['tasks_hash']}) "
         f"| {settings['offset']} | {record['cost']} | {search} "

@@ -380,9 +380,22 @@ def score(
 
 
 def _search(plan: Plan, *, own: Plan) -> str:
-    short = {"iterations": "i", "replan": "r", "history": "h", "when": "", "ahead": ""}
-    changed = [name for name in short if getattr(plan, name) != getattr(own, name)]
-    return "".join(f"-{short[name]}{getattr(plan, name)}" for name in changed)
+    """What of the search is not the run's own, for a file's name."""
+    short = {
+        "iterations": "i",
+        "replan": "r",
+        "history": "h",
+        "when": "",
+        "ahead": "",
+        "bounds": "",
+    }
+    named = {"cost", "solver", "seed", "batch", "precision", "engine"}  # already, or no search
+    changed = [
+        name
+        for name in Plan.model_fields
+        if name not in named and getattr(plan, name) != getattr(own, name)
+    ]
+    return "".join(f"-{short.get(name, name)}{getattr(plan, name)}" for name in changed)
 
 
 def origin(data: Episodes, settings: Score, chosen: Manifest) -> dict[str, Any]:
