@@ -253,7 +253,6 @@ def test_compass_rule():
     assert word(wide, 0.91, null(0.2)) == UNCLEAR
     assert word(ours, None, null(0.005), null(0.5)) == WITH_CONTROL
     assert word(ours, None, null(0.5)) == ABSENT
-    assert word(ours, 0.91) == MISSING
     assert compass_verdict(ours, 0.91, nulls=[null(0.005)], status={"not tested"})[0] == MISSING
 
 
@@ -281,10 +280,14 @@ def test_a_compass_file_is_read_where_the_claims_say(tmp_path):
     assert found.verdict == APPEARS
     assert (found.published, found.ours) == (0.908, E(0.9, (0.8, 1.0), 3, 1))
     assert found.control.endswith("against 0.90")
+    del body["nulls"]["blocked"]
     gap = verdict(tmp_path, "progress-beats-the-clock")
     assert gap.published == pytest.approx(0.291)
     assert gap.ours is not None
     assert gap.ours.value == pytest.approx(0.4)
+    # A number whose control was not measured is no evidence.
+    write_json(run / "compass" / "probe.json", body)
+    assert verdict(tmp_path, "progress-is-readable").verdict == MISSING
 
 
 def test_every_path_of_the_claims_exists_in_a_real_compass(tmp_path):

@@ -11,6 +11,7 @@ WITH_CONTROL = "appears, and so does the control"
 ABSENT = "does not appear"
 UNCLEAR = "cannot be told at this number of tasks"
 MISSING = "not measured"
+ONE_SEED = "; one seed a side: about these models, not how they are made"
 RULES = {
     APPEARS: "a difference's 95 % interval excludes 0 on the claimed side (or stays within the "
     f"claimed bound); a success rate's interval reaches the published one and begins at most "
@@ -18,7 +19,8 @@ RULES = {
     "named beside it",
     WITH_CONTROL: "the published number is reached, and a control without the claimed meaning "
     "gives as much (a floor that needs no model; a null of the compass with p > 0.05)",
-    ABSENT: "the interval excludes the claimed size, and does not exclude 0 on the claimed side",
+    ABSENT: "the interval excludes the claimed size, and what is left is not told from nothing: "
+    "from 0 for a difference, from a control for a number of the compass",
     UNCLEAR: "none of these; the tasks it would take are said",
     MISSING: "no kept run of the published shape has such a score or compass file",
 }

@@ -26,7 +26,16 @@ from sdjepa.claims.evidence import (
     said_search,
     trained_for,
 )
-from sdjepa.claims.finding import ABSENT, APPEARS, UNCLEAR, WITH_CONTROL, Finding, missing, who
+from sdjepa.claims.finding import (
+    ABSENT,
+    APPEARS,
+    ONE_SEED,
+    UNCLEAR,
+    WITH_CONTROL,
+    Finding,
+    missing,
+    who,
+)
 from sdjepa.claims.paper import Arm, Claim, Paper, Row
 from sdjepa.claims.reading import compass_finding
 from sdjepa.compare import Entry
@@ -195,7 +204,7 @@ def _found(
     floors = entry.record.get("floors", {})
     rates += [f"{name} {rate:.1f}" for name, rate in floors.items()]
     if ours.seeds == 1:
-        why += "; one seed: about these models, not how they are made"
+        why += ONE_SEED
     return Finding(
         claim=claim.id,
         env=row.env,

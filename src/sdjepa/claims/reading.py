@@ -9,6 +9,7 @@ from sdjepa.claims.finding import (
     ABSENT,
     APPEARS,
     MISSING,
+    ONE_SEED,
     UNCLEAR,
     WITH_CONTROL,
     Finding,
@@ -26,22 +27,32 @@ def compass_finding(claim: Claim, row: Row, reading: Reading, *, runs: Sequence[
     mine = [kept for kept in runs if kept.rung == "A2" and kept.k == reading.k]
     if not mine:
         return missing(claim, row, f"no run of A2 k={reading.k}")
-    by_recipe: dict[str, list[tuple[Kept, Estimate]]] = {}
+    alike: dict[str, list[tuple[Kept, Estimate]]] = {}
     for kept in mine:
-        value = _read(kept, reading)
-        if value is not None:
-            by_recipe.setdefault(kept.recipe, []).append((kept, value))
-    if not by_recipe:
+        record = kept.compass.get(reading.diagnostic)
+        value = None if record is None else _value(record, reading)
+        if record is not None and value is not None:
+            facts = ("split_hash", "episodes", "checkpoint_step")
+            seen = repr((kept.recipe, [record.get(fact) for fact in facts]))
+            alike.setdefault(seen, []).append((kept, value))
+    if not alike:
         return missing(claim, row, f"no {reading.diagnostic} of such a run")
     chosen = max(
-        by_recipe.values(),
+        alike.values(),
         key=lambda some: (len(some), some[0][0].config.train.steps, some[0][0].recipe),
     )
     ours = over_seeds([value for _, value in chosen])
     records = [kept.compass[reading.diagnostic] for kept, _ in chosen]
-    nulls = [found for path in reading.controls if (found := _control(records, path)) is not None]
+    found = {path: _control(records, path) for path in reading.controls}
+    nulls = [null for null in found.values() if null is not None]
     status = {record.get("status", "") for record in records}
-    verdict, why = compass_verdict(ours, row.published, nulls=nulls, status=status)
+    if len(nulls) < len(found):
+        absent = next(path for path, null in found.items() if null is None)
+        verdict, why = MISSING, f"a number, but no control {absent} to set beside it"
+    else:
+        verdict, why = compass_verdict(ours, row.published, nulls=nulls, status=status)
+    if ours.seeds == 1:
+        why += ONE_SEED
     split = records[0].get("split", "unknown")
     return Finding(
         claim=claim.id,
@@ -86,7 +97,7 @@ def compass_verdict(
 ) -> tuple[str, str]:
     """The verdict on a number of the compass; without a published one, on its own status."""
     failed = [null for null in nulls if null.p > ALPHA]
-    if not nulls or status == {"not tested"}:
+    if status == {"not tested"}:
         return MISSING, "the compass could not test it"
     if published is None:
         if not failed:
@@ -104,11 +115,6 @@ def compass_verdict(
     if worst.p <= OFTEN or worst.leaves_doubt(ours, published):
         return UNCLEAR, f"{ours.count} episodes do not tell it from {worst.name}"
     return WITH_CONTROL, f"{worst.name} gives as much"
-
-
-def _read(kept: Kept, reading: Reading) -> Estimate | None:
-    record = kept.compass.get(reading.diagnostic)
-    return None if record is None else _value(record, reading)
 
 
 def _value(record: dict, reading: Reading) -> Estimate | None:
@@ -132,7 +138,7 @@ def _value(record: dict, reading: Reading) -> Estimate | None:
 def _control(records: Sequence[dict], path: str) -> Null | None:
     """A null over seeds: its mean, and the worst of its p-values."""
     found = [one for record in records if isinstance(one := at(record, path), dict)]
-    if not found or any(one.get("p") is None for one in found):
+    if len(found) < len(records) or any(one.get("p") is None for one in found):
         return None
 
     def over(key: str) -> float | None:
