@@ -152,6 +152,14 @@ def test_which_recipe_decides_does_not_depend_on_how_it_scored(tmp_path):
     assert found.verdict == ABSENT
 
 
+def test_a_run_kept_twice_is_one_seed(tmp_path):
+    for name in ("first", "again"):
+        plant(tmp_path, "A2", solved(50, 48), protocol="lewm", name=name)
+    found = verdict(tmp_path, "success-best-k")
+    assert found.ours is not None
+    assert (found.ours.seeds, found.runs) == (1, ("again",))
+
+
 def test_another_search_or_size_bears_on_nothing(tmp_path):
     plant(tmp_path, "A2", solved(50, 49), protocol="lewm", settings=("plan.replan=1",))
     assert "not under the published search" in verdict(tmp_path, "success-best-k").why
@@ -254,6 +262,8 @@ def test_compass_rule():
     assert word(ours, None, null(0.005), null(0.5)) == WITH_CONTROL
     assert word(ours, None, null(0.5)) == ABSENT
     assert compass_verdict(ours, 0.91, nulls=[null(0.005)], status={"not tested"})[0] == MISSING
+    gap, other = E(-0.02, (-0.24, 0.19), 40, 1), null(0.9, observed=-0.1)
+    assert compass_verdict(gap, 0.03, nulls=[other], status=tested, above_zero=True)[0] == UNCLEAR
 
 
 def test_readings_of_several_seeds_keep_the_doubt_of_one():

@@ -46,7 +46,7 @@ class Kept:
 
 @dataclass(frozen=True)
 class Pool:
-    """Scores of one arm, one per run, on one task list."""
+    """Scores of one arm, one per seed, on one task list."""
 
     arm: Arm
     kept: tuple[Kept, ...]
@@ -177,13 +177,16 @@ def belongs(kept: Kept, entry: Entry, arm: Arm) -> bool:
 
 
 def pooled(arm: Arm, found: Sequence[tuple[Kept, Entry]], *, on: Entry | None = None) -> Pool:
-    """The arm's scores on one list (that of `on`, or the list most of them share), one per run."""
+    """The arm's scores on one list (that of `on`, or the list most of them share).
+
+    One per seed, the first by name: the same training kept twice is no second seed.
+    """
     best: list[tuple[Kept, Entry]] = []
     for leader in [on] if on is not None else [entry for _, entry in found]:
-        mine: dict[str, tuple[Kept, Entry]] = {}
+        mine: dict[int, tuple[Kept, Entry]] = {}
         for kept, entry in found:
-            if same_test(leader, entry):
-                mine.setdefault(kept.name, (kept, entry))
+            if kept.seed not in mine and same_test(leader, entry):
+                mine[kept.seed] = (kept, entry)
         if len(mine) > len(best):
             best = list(mine.values())
     return Pool(arm, tuple(kept for kept, _ in best), tuple(entry for _, entry in best))

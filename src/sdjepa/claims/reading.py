@@ -34,7 +34,9 @@ def compass_finding(claim: Claim, row: Row, reading: Reading, *, runs: Sequence[
         if record is not None and value is not None:
             facts = ("split_hash", "episodes", "checkpoint_step")
             seen = repr((kept.recipe, [record.get(fact) for fact in facts]))
-            alike.setdefault(seen, []).append((kept, value))
+            known = alike.setdefault(seen, [])
+            if kept.seed not in {other.seed for other, _ in known}:  # a run kept twice is one run
+                known.append((kept, value))
     if not alike:
         return missing(claim, row, f"no {reading.diagnostic} of such a run")
     chosen = max(
@@ -50,7 +52,9 @@ def compass_finding(claim: Claim, row: Row, reading: Reading, *, runs: Sequence[
         absent = next(path for path, null in found.items() if null is None)
         verdict, why = MISSING, f"a number, but no control {absent} to set beside it"
     else:
-        verdict, why = compass_verdict(ours, row.published, nulls=nulls, status=status)
+        verdict, why = compass_verdict(
+            ours, row.published, nulls=nulls, status=status, above_zero=reading.less is not None
+        )
     if ours.seeds == 1:
         why += ONE_SEED
     split = records[0].get("split", "unknown")
@@ -93,9 +97,17 @@ class Null:
 
 
 def compass_verdict(
-    ours: Estimate, published: float | None, *, nulls: Sequence[Null], status: set[str]
+    ours: Estimate,
+    published: float | None,
+    *,
+    nulls: Sequence[Null],
+    status: set[str],
+    above_zero: bool = False,
 ) -> tuple[str, str]:
-    """The verdict on a number of the compass; without a published one, on its own status."""
+    """The verdict on a number of the compass, published or not.
+
+    A difference (`above_zero`) must first be told from 0 before a control can be said to share it.
+    """
     failed = [null for null in nulls if null.p > ALPHA]
     if status == {"not tested"}:
         return MISSING, "the compass could not test it"
@@ -112,6 +124,8 @@ def compass_verdict(
     worst = max(failed, key=lambda null: null.p)
     if not reaches:
         return ABSENT, f"under {published:g}, and {worst.name} gives as much"
+    if above_zero and ours.low <= 0:
+        return UNCLEAR, f"{ours.count} episodes do not tell it from 0"
     if worst.p <= OFTEN or worst.leaves_doubt(ours, published):
         return UNCLEAR, f"{ours.count} episodes do not tell it from {worst.name}"
     return WITH_CONTROL, f"{worst.name} gives as much"
