@@ -163,17 +163,17 @@ def strict_tasks(
     return sorted(tasks, key=lambda task: (task.episode, task.start))
 
 
-def check_sweep(data: Episodes, settings: Score) -> None:
-    """Refuse a sweep before its first plan where the episodes are too short for its last."""
+def check_room(data: Episodes, settings: Score) -> None:
+    """Refuse a score, before any of several is planned, for which the episodes are too short."""
     if "pack" in data.info:
         return
     episodes = PROTOCOLS[settings.protocol].episodes
     held_out = episodes != "all"
     lengths = data.lengths[data.episode_ids(episodes)] if episodes != "all" else data.lengths
-    for offset in SWEEP_OFFSETS:
-        starts = int(np.maximum(lengths - offset, 0).sum()) - (not held_out)
-        if starts < settings.tasks:
-            raise UserError(_too_few(starts, settings.tasks, offset, lengths))
+    offset = settings.offset
+    starts = int(np.maximum(lengths - offset, 0).sum()) - (not held_out)
+    if starts < settings.tasks:
+        raise UserError(_too_few(starts, settings.tasks, offset, lengths))
 
 
 def _too_few(found: int, count: int, offset: int, lengths: np.ndarray) -> str:

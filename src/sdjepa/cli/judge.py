@@ -16,9 +16,9 @@ def score(
     gamma: Annotated[float | None, typer.Option(help="Weight of the angle.")] = None,
     delta: Annotated[float | None, typer.Option(help="Weight of the radius.")] = None,
     solver: Annotated[str | None, typer.Option(help="cem, icem, mppi or gradient.")] = None,
-    iterations: Annotated[int | None, typer.Option(help="Rounds of the search.")] = None,
+    iterations: Annotated[str | None, typer.Option(help="Rounds of the search.")] = None,
     seconds: Annotated[float | None, typer.Option(help="Search this long a task instead.")] = None,
-    offset: Annotated[int | None, typer.Option(help="Steps from start to goal.")] = None,
+    offset: Annotated[str | None, typer.Option(help="Steps from start to goal.")] = None,
     budget: Annotated[int | None, typer.Option(help="Steps a task may take.")] = None,
     tasks: Annotated[int | None, typer.Option(help="How many tasks.")] = None,
     replan: Annotated[int | None, typer.Option(help="Action blocks between plans.")] = None,
@@ -36,39 +36,50 @@ def score(
     """Let the run's model plan on recorded tasks and count successes, with floors and intervals.
 
     Planning settings need no retraining: the same run can be scored under any cost. Naming a
-    protocol means its own number of tasks, offset and budget unless you say others.
+    protocol means its own number of tasks, offset and budget unless you say others. Protocols,
+    costs, iterations and offsets may be several, with commas: every combination is scored.
 
-    sdjepa score runs/a2 --protocol strict --tasks 100 --cost full
+    sdjepa score runs/a2 --protocol strict --tasks 100 --cost content,full
     """
+    from itertools import product
+
     from sdjepa.config import BUDGET_PER_OFFSET, PROTOCOL_TASKS, change
     from sdjepa.data.episodes import Episodes
-    from sdjepa.score import SWEEP_OFFSETS, check_sweep
+    from sdjepa.score import SWEEP_OFFSETS, check_room
     from sdjepa.score import score as work
     from sdjepa.train.checkpoint import load_config
     from sdjepa.train.loop import pick_device
 
-    asked = {"score.protocol": protocol, "score.offset": offset, "score.tasks": tasks}
-    asked |= {"score.budget": budget, "score.seed": seed, "score.workers": workers}
-    asked |= {"plan.cost": cost, "plan.gamma": gamma, "plan.delta": delta, "plan.replan": replan}
-    asked |= {"plan.solver": solver, "plan.iterations": iterations, "plan.seconds": seconds}
-    asked |= {"plan.history": history, "plan.batch": batch, "plan.seed": seed}
-    if protocol is not None:
-        offset = offset or 25
-        asked |= {"score.offset": offset, "score.tasks": tasks or PROTOCOL_TASKS.get(protocol)}
-    if offset is not None:
-        asked["score.budget"] = budget or BUDGET_PER_OFFSET * offset
-    flags = [f"{key}={value}" for key, value in asked.items() if value is not None]
-    config = change(load_config(run, checkpoint), [*flags, *sets])
-    if sweep:
-        check_sweep(Episodes.open(data or Path(config.data.path)), config.score)
+    own = load_config(run, checkpoint)
+    always = {"score.budget": budget, "score.seed": seed, "score.workers": workers}
+    always |= {"plan.gamma": gamma, "plan.delta": delta, "plan.replan": replan, "plan.seed": seed}
+    always |= {"plan.solver": solver, "plan.seconds": seconds, "plan.history": history}
+    always |= {"plan.batch": batch, "score.tasks": tasks}
+    offsets = [str(apart) for apart in SWEEP_OFFSETS] if sweep else _each(offset)
+    configs = []
+    for rule, measure, rounds, apart in product(
+        _each(protocol), _each(cost), _each(iterations), offsets
+    ):
+        asked: dict[str, object] = {"score.protocol": rule, "score.offset": apart}
+        asked |= {"plan.cost": measure, "plan.iterations": rounds}
+        if rule is not None:
+            apart = apart or "25"
+            asked |= {"score.offset": apart, "score.tasks": PROTOCOL_TASKS.get(rule)}
+        if apart is not None and apart.isdigit():
+            asked["score.budget"] = BUDGET_PER_OFFSET * int(apart)
+        asked |= {key: value for key, value in always.items() if value is not None}
+        flags = [f"{key}={value}" for key, value in asked.items() if value is not None]
+        configs.append(change(own, [*flags, *sets]))
+    if len(configs) > 1 and manifest is None:
+        episodes = Episodes.open(data or Path(own.data.path))
+        for config in configs:
+            check_room(episodes, config.score)
     paths = []
-    for apart in SWEEP_OFFSETS if sweep else (config.score.offset,):
-        span = budget or (BUDGET_PER_OFFSET * apart if sweep else config.score.budget)
-        settings = config.score.model_copy(update={"offset": apart, "budget": span})
-        with bar(f"planning, {apart} ahead") as progress:
+    for config in configs:
+        with bar(f"planning, {config.score.offset} ahead") as progress:
             path = work(
                 run,
-                settings=settings,
+                settings=config.score,
                 plan=config.plan,
                 data_path=data,
                 manifest=manifest,
@@ -80,6 +91,11 @@ def score(
         paths.append(path)
     for path in paths:
         said(path)
+
+
+def _each(text: str | None) -> list[str | None]:
+    """What stands between commas; nothing said is one thing, the run's own."""
+    return [None] if text is None else [part.strip() for part in text.split(",")]
 
 
 def _show_score(path: Path) -> None:
