@@ -527,11 +527,11 @@ def test_a_sweep_scores_every_offset_with_tasks_and_a_budget_of_its_own(
 
 
 def test_several_costs_and_rounds_are_scored_in_one_go_each_as_if_alone(a_run: Path, sdjepa):
-    code, out, err = sdjepa("score", a_run, "--cost", "content,full", "--iterations", "1,2")
+    code, out, err = sdjepa("score", a_run, "--cost", "content,full", "--iterations", "1,3")
     assert code == 0, err
     files = [Path(word) for word in out.split() if word.endswith(".json")]
     assert [path.name for path in files] == [
-        f"strict-{cost}-cem-o25-i{rounds}.json" for cost in ("content", "full") for rounds in (1, 2)
+        f"strict-{cost}-cem-o25-i{rounds}.json" for cost in ("content", "full") for rounds in (1, 3)
     ]
     together = read_json(files[2])["tasks"]
     assert sdjepa("score", a_run, "--cost", "full", "--iterations", 1)[0] == 0
