@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from sdjepa.config import Collect, Config, resolve
+from sdjepa.config import Collect, Config
 from sdjepa.data.collect import collect
+from sdjepa.resolve import resolve
 from sdjepa.runs import Run
 from sdjepa.train.loop import complete, train
 from small import SIZES

@@ -19,8 +19,8 @@ from sdjepa.claims.reading import Null, compass_verdict
 from sdjepa.compass.correlation import correlation
 from sdjepa.compass.order import order
 from sdjepa.compass.probe import probe
-from sdjepa.config import RUNGS, resolve
 from sdjepa.errors import UserError
+from sdjepa.resolve import RUNGS, resolve
 from sdjepa.runs import Run, read_json, write_json
 from sdjepa.statistics import tasks_needed, wilson95
 

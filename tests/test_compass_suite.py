@@ -15,10 +15,11 @@ from sdjepa.compass.published import published
 from sdjepa.compass.reader import Reader, action_blocks, encode_rows
 from sdjepa.compass.result import SAID, judge
 from sdjepa.compass.trace import load, save
-from sdjepa.config import Config, resolve
+from sdjepa.config import Config
 from sdjepa.data.episodes import Episodes
 from sdjepa.errors import UserError
 from sdjepa.model.world_model import build
+from sdjepa.resolve import resolve
 from sdjepa.runs import Run, write_json
 from sdjepa.train.checkpoint import load_checkpoint
 from small import SIZES, small_config, stir

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from conftest import TINY
-from sdjepa.config import Collect, resolve
+from sdjepa.config import Collect
 from sdjepa.data.collect import collect
 from sdjepa.data.convert import convert
 from sdjepa.data.episodes import Episodes
@@ -15,6 +15,7 @@ from sdjepa.data.frames import frame_store
 from sdjepa.data.pack import write_pack
 from sdjepa.envs import base
 from sdjepa.errors import UserError
+from sdjepa.resolve import resolve
 from sdjepa.runs import Run
 from sdjepa.train.loop import complete, train
 

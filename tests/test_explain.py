@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from sdjepa.config import RUNGS, Config, known_keys, resolve
+from sdjepa.config import Config
 from sdjepa.explain import Departure, explain, governed_keys
 from sdjepa.quarrels import QUARRELS, value_of
+from sdjepa.resolve import RUNGS, known_keys, resolve
 
 
 def departures(config: Config) -> dict[str, Departure]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "sdjepa"
-GROUND = ("errors", "seeds", "config", "runs", "ranks", "explain", "quarrels")
+GROUND = ("errors", "seeds", "config", "resolve", "runs", "ranks", "explain", "quarrels")
 STAGES = (
     "envs",
     "data",

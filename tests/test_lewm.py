@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.testing import assert_close
 
-from sdjepa.config import Model, Objectives, resolve
+from sdjepa.config import Model, Objectives
 from sdjepa.data.episodes import ActionStats
 from sdjepa.errors import UserError
 from sdjepa.interop.lewm import export_lewm, import_lewm
@@ -19,6 +19,7 @@ from sdjepa.interop.lewm_keys import from_lewm, lewm_config, places, to_lewm
 from sdjepa.interop.lewm_peer import instantiate
 from sdjepa.model.world_model import WorldModel, count_parameters
 from sdjepa.objectives.total import draws, extent, losses, observe
+from sdjepa.resolve import resolve
 from sdjepa.runs import Run
 from sdjepa.seeds import derive, stream
 from sdjepa.train.checkpoint import load_checkpoint

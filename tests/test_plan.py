@@ -15,7 +15,6 @@ from torch.testing import assert_close
 
 import sdjepa
 from sdjepa.config import Plan as Settings
-from sdjepa.config import resolve
 from sdjepa.data.episodes import ActionStats
 from sdjepa.errors import UserError
 from sdjepa.model.split import Parts
@@ -26,6 +25,7 @@ from sdjepa.plan.costs import candidate_cost
 from sdjepa.plan.load import Loaded
 from sdjepa.plan.rollout import Layer, _fused, attend, attend_each, rollout, run_block, weights_of
 from sdjepa.plan.solvers import SOLVERS, Plan, Problem
+from sdjepa.resolve import resolve
 from sdjepa.seeds import stream
 from sdjepa.train.checkpoint import Checkpoint
 from small import noise, small_config, small_model

@@ -15,8 +15,9 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from sdjepa import ranks
-from sdjepa.config import Config, Objectives, change
+from sdjepa.config import Config, Objectives
 from sdjepa.objectives.total import TERMS, losses
+from sdjepa.resolve import change
 from sdjepa.runs import Run
 from sdjepa.train.checkpoint import load_checkpoint
 from sdjepa.train.loop import train

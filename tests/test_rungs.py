@@ -8,13 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from sdjepa.config import RUNGS, Config, Plan, resolve
+from sdjepa.config import Config, Plan
 from sdjepa.data.episodes import ActionStats
 from sdjepa.data.writer import Writer, pack
 from sdjepa.model.split import Parts
 from sdjepa.objectives.total import TERMS
 from sdjepa.plan.agent import Planner
 from sdjepa.plan.costs import candidate_cost, distance
+from sdjepa.resolve import RUNGS, resolve
 from sdjepa.runs import Run
 from sdjepa.seeds import numpy_stream, stream
 from sdjepa.train.checkpoint import Checkpoint, load_checkpoint

@@ -17,13 +17,14 @@ from scipy.stats import binomtest
 
 import sdjepa
 from sdjepa import compare as comparing
-from sdjepa.config import Collect, Plan, Score, resolve
+from sdjepa.config import Collect, Plan, Score
 from sdjepa.data.collect import collect
 from sdjepa.data.episodes import Episodes
 from sdjepa.data.pack import write_pack
 from sdjepa.envs.base import make
 from sdjepa.errors import UserError
 from sdjepa.plan.solvers import Problem, cem
+from sdjepa.resolve import resolve
 from sdjepa.runs import read_json, write_json
 from sdjepa.score import (
     adopt,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from sdjepa.config import Config, Model, Train, change, resolve
+from sdjepa.config import Config, Model, Train
 from sdjepa.data.episodes import Episodes
 from sdjepa.data.frames import background
 from sdjepa.data.loader import Batch, Loader
@@ -17,6 +17,7 @@ from sdjepa.data.patches import Reading
 from sdjepa.model.encoder import Encoder
 from sdjepa.model.world_model import build
 from sdjepa.objectives.total import losses, weights
+from sdjepa.resolve import change, resolve
 from sdjepa.runs import Run
 from sdjepa.train.average import Average
 from sdjepa.train.checkpoint import load_checkpoint

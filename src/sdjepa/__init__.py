@@ -2,7 +2,7 @@
 
     envs -> data -> model -> objectives -> train -> plan -> score -> compass -> report -> cli
 
-`errors`, `seeds`, `config` and `runs` lie below all stages.
+`errors`, `seeds`, `config`, `resolve` and `runs` lie below all stages.
 """
 
 from collections.abc import Sequence

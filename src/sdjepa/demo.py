@@ -5,10 +5,11 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from sdjepa.compass.suite import compass
-from sdjepa.config import Config, resolve
+from sdjepa.config import Config
 from sdjepa.data.collect import collect
 from sdjepa.report.page import report
 from sdjepa.report.picture import picture
+from sdjepa.resolve import resolve
 from sdjepa.runs import Progress, Run, read_json
 from sdjepa.score import score
 from sdjepa.train.loop import complete, train

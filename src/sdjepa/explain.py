@@ -8,8 +8,9 @@ reference code disagree, each point says which side is taken and why (`quarrels.
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sdjepa.config import RUNGS, Config, known_keys, resolve
+from sdjepa.config import Config
 from sdjepa.quarrels import QUARRELS, Quarrel, value_of
+from sdjepa.resolve import RUNGS, known_keys, resolve
 
 # Where files are and how often to write them: no result depends on these.
 _FREE_SECTIONS = ("collect", "compass")

@@ -29,6 +29,7 @@ import tomli_w
 import sdjepa
 from sdjepa.config import Config
 from sdjepa.errors import UserError
+from sdjepa.resolve import load
 
 VERSIONED = ("torch", "numpy", "h5py", "safetensors", "stable-worldmodel", "mujoco", "gymnasium")
 
@@ -152,7 +153,7 @@ class Run:
     @property
     def config(self) -> Config:
         """The resolved configuration the run was made with."""
-        return Config.load(self.path / "config.toml")
+        return load(self.path / "config.toml")
 
     @property
     def metrics_path(self) -> Path:

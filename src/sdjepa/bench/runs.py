@@ -15,11 +15,12 @@ import numpy as np
 import torch
 
 from sdjepa.bench.train import FEW, chosen, lewm
-from sdjepa.config import Config, change, resolve
+from sdjepa.config import Config
 from sdjepa.data.feed import Feed, Resident, Streamed
 from sdjepa.data.loader import Batch
 from sdjepa.model.world_model import build
 from sdjepa.objectives.total import losses
+from sdjepa.resolve import change, resolve
 from sdjepa.seeds import stream
 from sdjepa.train.loop import VALIDATION_BATCHES, Job, complete, prepare, take_step
 from sdjepa.train.schedule import make_optimizer

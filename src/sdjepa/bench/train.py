@@ -14,11 +14,12 @@ from typing import Any
 
 import torch
 
-from sdjepa.config import Config, Model, change
+from sdjepa.config import Config, Model
 from sdjepa.data.loader import Batch
 from sdjepa.data.patches import Reading
 from sdjepa.errors import UserError
 from sdjepa.model.world_model import build
+from sdjepa.resolve import change
 from sdjepa.runs import provenance
 from sdjepa.seeds import stream
 from sdjepa.train.arithmetic import matmul_rate, step_flops

@@ -16,11 +16,12 @@ from numpy import ndarray
 
 from sdjepa.claims.paper import Arm, Paper, paper
 from sdjepa.compare import NEEDED, Entry, compare
-from sdjepa.config import RUNGS, Config
+from sdjepa.config import Config
 from sdjepa.errors import UserError
 from sdjepa.explain import explain, governed_keys
 from sdjepa.ledger import lines
 from sdjepa.quarrels import value_of
+from sdjepa.resolve import RUNGS
 from sdjepa.runs import read_json
 
 TRAINING = ("data", "model", "objectives", "train")

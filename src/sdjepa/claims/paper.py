@@ -10,7 +10,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
 
-from sdjepa.config import RUNGS
+from sdjepa.resolve import RUNGS
 
 Kind = Literal["level", "difference", "compass"]
 

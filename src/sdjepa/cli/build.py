@@ -33,8 +33,8 @@ def collect(
 
     sdjepa collect tworoom --episodes 300 --steps 60 --size 64 --out data/small
     """
-    from sdjepa.config import resolve
     from sdjepa.data.collect import collect as work
+    from sdjepa.resolve import resolve
 
     asked = {"env": env, "episodes": episodes, "steps": steps, "policy": policy, "noise": noise}
     asked |= {"size": size, "seed": seed, "workers": workers, "frames": frames, "demos": demos}
@@ -72,7 +72,7 @@ def train(
     sdjepa train recipes/demo.toml --rung A0 --out runs/lewm
     sdjepa train --resume runs/a2
     """
-    from sdjepa.config import resolve
+    from sdjepa.resolve import resolve
 
     if (resume is None) == (recipe is None):
         raise UserError("say either a RECIPE (with --out) or --resume RUN")

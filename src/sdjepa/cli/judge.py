@@ -43,8 +43,9 @@ def score(
     """
     from itertools import product
 
-    from sdjepa.config import BUDGET_PER_OFFSET, PROTOCOL_TASKS, change
+    from sdjepa.config import BUDGET_PER_OFFSET, PROTOCOL_TASKS
     from sdjepa.data.episodes import Episodes
+    from sdjepa.resolve import change
     from sdjepa.score import SWEEP_OFFSETS, check_room
     from sdjepa.score import score as work
     from sdjepa.train.checkpoint import load_config
@@ -137,7 +138,7 @@ def floors(
 
     sdjepa floors data/small --protocol strict --tasks 50 --out floors.json
     """
-    from sdjepa.config import resolve
+    from sdjepa.resolve import resolve
     from sdjepa.runs import write_json
     from sdjepa.scoring.floors import measure_floors
 
@@ -175,7 +176,7 @@ def ceiling(
 
     sdjepa ceiling data/small --protocol strict --tasks 50 --out ceiling.json
     """
-    from sdjepa.config import resolve
+    from sdjepa.resolve import resolve
     from sdjepa.runs import write_json
     from sdjepa.scoring.ceiling import measure_ceiling
 

@@ -145,9 +145,9 @@ def data_pack(
     seed: Annotated[int, typer.Option(help="Chooses the tasks.")] = 42,
 ) -> None:
     """The tasks of a score with their frames: a few megabytes to score on without the dataset."""
-    from sdjepa.config import resolve
     from sdjepa.data.episodes import Episodes
     from sdjepa.data.pack import write_pack
+    from sdjepa.resolve import resolve
     from sdjepa.score import task_list
 
     asked = {"protocol": protocol, "tasks": tasks, "offset": offset, "seed": seed}

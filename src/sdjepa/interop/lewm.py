@@ -14,12 +14,13 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from sdjepa.config import Config, Model, resolve
+from sdjepa.config import Config, Model
 from sdjepa.data.episodes import ActionStats
 from sdjepa.errors import UserError
 from sdjepa.interop.lewm_file import infer, read_weights
 from sdjepa.interop.lewm_keys import Keys, from_lewm, lewm_config, to_lewm
 from sdjepa.model.world_model import WorldModel
+from sdjepa.resolve import resolve
 from sdjepa.runs import Run, provenance, read_json, write_atomic, write_json
 from sdjepa.train.checkpoint import find_checkpoint, load_weights, stats_as_json
 

@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float, UInt8
 
-from sdjepa.config import change
 from sdjepa.errors import UserError
 from sdjepa.model.split import angle, radius
 from sdjepa.plan.agent import Planner, Receding
 from sdjepa.plan.batch import Bounds, Situation
+from sdjepa.resolve import change
 from sdjepa.seeds import stream
 from sdjepa.train.checkpoint import Checkpoint, load_checkpoint
 

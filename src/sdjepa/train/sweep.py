@@ -11,9 +11,10 @@ from pathlib import Path
 
 import torch
 
-from sdjepa.config import RUNGS, Config, resolve
+from sdjepa.config import Config
 from sdjepa.data.feed import Feed
 from sdjepa.errors import UserError
+from sdjepa.resolve import RUNGS, resolve
 from sdjepa.runs import Progress, Run, silent
 from sdjepa.train.loop import complete, train
 
