@@ -135,6 +135,17 @@ def test_the_least_cost_along_the_horizon_is_one_of_the_settings():
         assert candidate_cost(parts, goal, settings=settings).item() == expected
 
 
+def test_effort_is_the_price_of_acting():
+    frames, goals = some_frames(3), some_frames(3, seed=1)
+    sizes = []
+    for effort in (0.0, 1e-2, 1e4):
+        planner = Planner(small_checkpoint(effort=effort, candidates=64, iterations=8))
+        streams = [stream(0, "effort", i) for i in range(3)]
+        sizes.append(planner.blocks(planner.plan(frames, goals, streams=streams)).square().mean())
+    assert sizes[0] > sizes[1] > sizes[2]
+    assert sizes[2] < 0.05
+
+
 # --- company
 
 

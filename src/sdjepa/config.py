@@ -182,6 +182,7 @@ class Plan(Section):
     warm_start: bool = True  # begin from what the last plan left unexecuted
     history: int = Field(default=1, ge=1)  # latents of the past the predictor is given
     bounds: Literal["none", "clip"] = "none"  # clip: candidates stay inside the action space
+    effort: float = Field(default=0.0, ge=0)  # weight of the squares of a plan's normalised actions
     batch: int = Field(default=0, ge=0)  # tasks planned together on a GPU; 0 = as many as fit
     precision: Literal["fp32", "tf32", "bf16"] = "fp32"  # of the rollout, on a GPU
     # auto: graph on a GPU, else eager; graph: a round is one CUDA graph; compile: fused as well

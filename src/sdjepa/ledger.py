@@ -167,9 +167,10 @@ def _scored(name: str, record: dict[str, Any]) -> str:
         f", history {plan['history']}"
     )
     own = Plan()
-    for key in ("horizon", "when", "ahead", "bounds"):
-        if plan[key] != getattr(own, key):
-            search += f", {key} {plan[key]}"
+    for key in ("horizon", "when", "ahead", "bounds", "effort"):
+        value = plan.get(key, getattr(own, key))  # a score from before there was such a key
+        if value != getattr(own, key):
+            search += f", {key} {value}"
     return (
         f"| {name} | {record['protocol']} | {record['num_tasks']} ({record['tasks_hash']}) "
         f"| {settings['offset']} | {record['cost']} | {search} "

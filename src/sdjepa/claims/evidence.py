@@ -16,7 +16,7 @@ from numpy import ndarray
 
 from sdjepa.claims.paper import Arm, Paper, paper
 from sdjepa.compare import NEEDED, Entry, compare
-from sdjepa.config import Config
+from sdjepa.config import Config, Plan
 from sdjepa.errors import UserError
 from sdjepa.explain import explain, governed_keys
 from sdjepa.ledger import lines
@@ -24,10 +24,11 @@ from sdjepa.quarrels import value_of
 from sdjepa.resolve import RUNGS
 from sdjepa.runs import read_json
 
+OWN = Plan()
 TRAINING = ("data", "model", "objectives", "train")
 GOVERNED = {key for preset in RUNGS.values() for key in preset}
 SEARCH = ("solver", "candidates", "elites", "iterations", "seconds", "horizon", "replan", "history")
-SEARCH += ("when", "ahead", "bounds", "warm_start")
+SEARCH += ("when", "ahead", "bounds", "effort", "warm_start")
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,7 @@ def trained_for(entry: Entry) -> int:
 def search(entry: Entry) -> tuple[Any, ...]:
     """The search behind a score; two scores with one search differ by cost or model alone."""
     plan = entry.record["config"]["plan"]
-    return tuple(plan.get(key) for key in SEARCH)
+    return tuple(plan.get(key, getattr(OWN, key)) for key in SEARCH)  # older files lack a key
 
 
 def said_search(entry: Entry) -> str:

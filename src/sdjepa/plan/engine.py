@@ -196,7 +196,11 @@ class Engine:
         reached = reached.to(goal.dtype).view(tasks, count, *reached.shape[1:])
         if self._settings.when == "last":
             reached = reached[:, :, -1:]
-        return candidate_cost(self._split(reached), self._split(goal), settings=self._settings)
+        cost = candidate_cost(self._split(reached), self._split(goal), settings=self._settings)
+        if self._settings.effort:
+            # Recorded actions have unit variance: what a model says of ten times that is a guess.
+            cost = cost + self._settings.effort * candidates.square().sum((-2, -1))
+        return cost
 
     @contextmanager
     def precision(self) -> Iterator[None]:
