@@ -30,10 +30,9 @@ def test_the_frame_is_mujocos_own_although_its_ground_casts_no_shadow(env):
     for seed in range(2):
         scatter(env, seed)
         frame = env.frame()
-        assert painter._casters._grounds == [0]
+        assert painter._casters.grounds == [0]
         _, data, camera = env.subject()
-        painter._renderer.update_scene(data, camera=camera)
-        assert np.array_equal(painter._renderer.render(), frame)
+        assert np.array_equal(painter.plain(data, camera), frame)
 
 
 def test_nothing_casts_a_shadow_outside_the_box_and_the_box_is_small(env):

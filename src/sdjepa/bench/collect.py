@@ -201,11 +201,11 @@ def _work(
         turn = locks[turns] if turns else contextlib.nullcontext()
         gl.take_turns(turn)
         if kind == "stages":
-            for line in _stages(env, settings, Path(folder)):
-                lines.put(line)
             if drawing is not None:
                 for line in drawing.gpu_times():
                     lines.put(line)
+            for line in _stages(env, settings, Path(folder)):
+                lines.put(line)
         elif kind == "made":
             found = drawn.span(functools.partial(_make, env, settings, episodes), seconds)
             lines.put(((kind, turns), found))

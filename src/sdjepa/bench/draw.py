@@ -7,6 +7,7 @@ Ways of getting pixels: `frame` reads back each frame as it is drawn; `sheet` is
 """
 
 import ctypes
+import dataclasses
 import importlib
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,12 +18,16 @@ import numpy as np
 
 from sdjepa.config import Collect
 from sdjepa.envs.base import NATIVE_SIZE
-from sdjepa.envs.gl import Filmed, Painter, Scene, Sheet
+from sdjepa.envs.caster import forgive
+from sdjepa.envs.gl import Filmed, Sheet
+from sdjepa.envs.painter import Painter, Scene
 
 KINDS = ("frame", "sheet", "sheet rgba", "sheet pbo", "tiles")
 SHARED = ("frame", "sheet", "sheet pbo")  # also measured in several processes at once
 
 
+Line = tuple[str, float, str, dict[str, Any]]  # what, how much, of which unit, and more
+Draw = Callable[[Painter, Scene], None]
 Span = tuple[int, float, float]  # how much was done, from when, until when
 
 
@@ -48,7 +53,7 @@ class RgbaSheet(Sheet):
         import cv2
 
         gl, size, side = self._gl, self.painter.size, self.SIDE * self.painter.size
-        self._forgive()
+        forgive()
         sheet = np.empty((rows * size, side, 4), dtype=np.uint8)
         gl.glBindFramebuffer(gl.GL_READ_FRAMEBUFFER, self._buffer)
         gl.glReadBuffer(gl.GL_COLOR_ATTACHMENT0)
@@ -76,7 +81,7 @@ class PboSheet(Sheet):
         from OpenGL.raw.GL.VERSION.GL_1_0 import glReadPixels
 
         gl, size, side = self._gl, self.painter.size, self.SIDE * self.painter.size
-        self._forgive()
+        forgive()
         gl.glBindFramebuffer(gl.GL_READ_FRAMEBUFFER, self._buffer)
         gl.glReadBuffer(gl.GL_COLOR_ATTACHMENT0)
         gl.glBindBuffer(gl.GL_PIXEL_PACK_BUFFER, self._pair[self._asked % 2])
@@ -163,19 +168,22 @@ class Drawing:
             mujoco.mjr_readPixels(sheet, None, whole, painter.context)
             return len(self._scenes)
 
+        together = self._plain.draw(self._scenes)
+        for scene in self._scenes:
+            self._painter.undress(scene)
         work()
-        self.tiles_differ = float(np.mean(sheet != self._plain.draw(self._scenes)))
+        self.tiles_differ = float(np.mean(sheet != together))
         found = span(work, seconds)
         painter.close()
         return found
 
-    def gpu_times(self) -> Iterator[tuple[str, float, str, dict[str, Any]]]:
+    def gpu_times(self) -> Iterator[Line]:
         """How long the GPU works on a frame; variants that change pixels are only for knowing."""
         quality = self._model.vis.quality
         shadow, samples = quality.shadowsize, quality.offsamples
-        yield "sheet differs from frames", 1e6 * self.same(), "ppm", {}
+        yield from self._ways_lines()
         yield "simulator's frames differ", 1e6 * self._differs(), "ppm", {}
-        yield from self._shadow_lines()
+        yield "sheet differs from frames", 1e6 * self.same(), "ppm", {}
         for what, set_shadow, set_samples in (
             ("shadow map 1024", 1024, samples),
             ("no shadows", 0, samples),
@@ -185,31 +193,66 @@ class Drawing:
             painter = Painter(self._model, size=NATIVE_SIZE, shadow=0)
             quality.shadowsize, quality.offsamples = shadow, samples
             yield self._line(f"GPU: {what}", painter)
+            for scene in self._scenes:
+                painter.undress(scene)
             painter.close()
 
     def _differs(self) -> float:
         """Share of values in which the collector's frame is not MuJoCo's own renderer's."""
         ours = self._painter.paint(self._data, self._camera)
-        self._painter.make_current()
-        self._painter._renderer.update_scene(self._data, camera=self._camera)
-        theirs = self._painter._renderer.render()
-        self._painter.close()  # its map is not clear
-        self._painter = Painter(self._model, size=NATIVE_SIZE, shadow=0)
-        self._plain = self._sheets["sheet"] = Sheet(self._painter)
-        return float(np.mean(ours != theirs))
+        return float(np.mean(ours != self._painter.plain(self._data, self._camera)))
 
-    def _shadow_lines(self) -> Iterator[tuple[str, float, str, dict[str, Any]]]:
-        """The whole shadow map as MuJoCo draws it, without the ground, and inside a box."""
-        painter = Painter(self._model, size=NATIVE_SIZE, shadow=0)
-        yield self._line("GPU: as collected", painter)
-        limited = painter._limit is not None
-        painter._limit = None
-        yield self._line("GPU: whole map, no ground in it", painter)
-        grounds = painter._casters._grounds or self._painter._casters._grounds or []
+    def _ways_lines(self) -> Iterator[Line]:
+        """Every way of drawing the same pixels, and parts of the one in use."""
+        for what, ways in (
+            ("as collected", ("cast", "cut", "confine")),
+            ("own map, whole meshes", ("cast",)),
+            ("MuJoCo's map in a box", ("confine",)),
+            ("MuJoCo's whole map, no ground", ()),
+        ):
+            painter = Painter(self._model, size=NATIVE_SIZE, shadow=0, ways=ways)
+            yield self._line(f"GPU: {what}", painter)
+            if what == "as collected":
+                yield from self._parts_lines(painter)
+            for scene in self._scenes:
+                painter.undress(scene)
+            if not ways:
+                yield from self._plain_lines(painter)
+            painter.close()
+
+    def _parts_lines(self, painter: Painter) -> Iterator[Line]:
+        """What is in use, and what the shadow map costs alone."""
+        yield "in use: own map", float(painter.caster is not None), "(1 = yes)", {}
+        if painter.caster is not None:
+            yield self._line("GPU: only its map", painter, self._map_only)
+            yield self._line("GPU: only clearing its map", painter, self._clear_only)
+        yield "in use: meshes cut", float(painter.visible is not None), "(1 = yes)", {}
+        if painter.visible is not None:
+            counts = [painter.visible.count(scene.view) for scene in self._scenes if scene.view]
+            more = {"of": painter.visible.triangles, "lists": painter.visible.made}
+            yield "triangles kept in a pass", float(np.mean(counts)), "", more
+        yield "in use: MuJoCo's map in a box", float(painter.limit is not None), "(1 = yes)", {}
+        size = painter.context.shadowSize
+        share = [(b[2] - b[0]) * (b[3] - b[1]) / size**2 for b in (s.shadows for s in self._scenes)]
+        yield "share of the shadow map", 100 * float(np.mean(share)), "%", {"side": size}
+
+    def _map_only(self, painter: Painter, scene: Scene) -> None:
+        assert painter.caster is not None
+        assert scene.pose is not None
+        painter.caster.draw(scene.pose)
+
+    def _clear_only(self, painter: Painter, scene: Scene) -> None:
+        assert painter.caster is not None
+        assert scene.pose is not None
+        painter.caster.draw(dataclasses.replace(scene.pose, order=[]))
+
+    def _plain_lines(self, painter: Painter) -> Iterator[Line]:
+        """With the ground in the map, and with nothing to draw."""
+        grounds = painter._casters.grounds or self._painter._casters.grounds or []
         for scene in self._scenes:
             for place in grounds:
                 scene.mjv.geoms[place].category = 1  # static, as it was
-        yield self._line("GPU: whole map, as MuJoCo draws", painter)
+        yield self._line("GPU: as MuJoCo draws", painter)
         for scene in self._scenes:
             for place in grounds:
                 scene.mjv.geoms[place].category = 4  # decoration
@@ -219,23 +262,17 @@ class Drawing:
         yield self._line("GPU: an empty scene", painter)
         for scene, count in zip(self._scenes, geoms, strict=True):
             scene.mjv.ngeom = count
-        painter.close()
-        size = painter._casters._size
-        share = [(b[2] - b[0]) * (b[3] - b[1]) / size**2 for b in (s.shadows for s in self._scenes)]
-        box = {"share_of_map": round(float(np.mean(share)), 3)}
-        yield "shadow map confined", float(limited), "(1 = yes)", box
 
-    def _line(self, what: str, painter: Painter) -> tuple[str, float, str, dict[str, Any]]:
-        gpu, wall, issued = self._timed(painter)
+    def _line(self, what: str, painter: Painter, draw: Draw = Painter.draw) -> Line:
+        gpu, wall, issued = self._timed(painter, draw)
         return what, gpu, "us/frame", {"wall_us": round(wall), "issuing_us": round(issued)}
 
-    def _timed(self, painter: Painter) -> tuple[float, float, float]:
+    def _timed(self, painter: Painter, draw: Draw) -> tuple[float, float, float]:
         """Microseconds a frame by the GPU's clock, by ours, and until it is handed over."""
         from OpenGL import GL
 
         painter.make_current()
-        while GL.glGetError():
-            pass
+        forgive()
         query = GL.glGenQueries(1)
         query = int(query[0]) if isinstance(query, np.ndarray | list) else int(query)
         best = (np.inf, np.inf, np.inf)
@@ -244,10 +281,9 @@ class Drawing:
             GL.glBeginQuery(GL.GL_TIME_ELAPSED, query)
             began = time.perf_counter()
             for scene in self._scenes:
-                painter.draw(scene)
+                draw(painter, scene)
             issued = time.perf_counter() - began
-            while GL.glGetError():
-                pass
+            forgive()
             GL.glEndQuery(GL.GL_TIME_ELAPSED)
             GL.glFinish()
             wall = time.perf_counter() - began

@@ -9,27 +9,25 @@ take turns at that.
 import atexit
 import contextlib
 import ctypes
-import importlib
 import os
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from jaxtyping import UInt8
 
 from sdjepa.envs.base import NATIVE_SIZE, Env
-from sdjepa.envs.shadow import NOTHING, Box, Casters, join
+from sdjepa.envs.caster import forgive
+from sdjepa.envs.painter import Painter, Scene
 from sdjepa.errors import UserError
 
 BACKENDS = {"egl": "libEGL.so.1", "osmesa": "libOSMesa.so.8"}
 VARIABLE = "MUJOCO_GL"
-SCENE_GEOMS = 1000  # room in a noted scene; our scenes have 36
 # By thread, kind of scene and shadow map: a context belongs to the thread that made it.
-_painters: dict[tuple[int, str, int], "Painter"] = {}
+_painters: dict[tuple[int, str, int], Painter] = {}
 _sheets: dict[tuple[int, str, int], "Sheet"] = {}
 _turn: AbstractContextManager[Any] = contextlib.nullcontext()
 
@@ -58,143 +56,6 @@ def choose_backend() -> str:
         "no offscreen OpenGL found: neither libEGL.so.1 nor libOSMesa.so.8 loads; run: "
         "apt-get install libegl1 libosmesa6"
     )
-
-
-@dataclass
-class Scene:
-    """Where everything is that is to be drawn, and the part of the shadow map it needs."""
-
-    mjv: Any
-    shadows: Box = NOTHING
-
-
-Limit = Callable[[Box | None], None]
-
-
-class Painter:
-    """One GL context; it draws the data of any model equal to the one it was made from."""
-
-    def __init__(self, model: Any, *, size: int, shadow: int) -> None:
-        self._mujoco: Any = importlib.import_module("mujoco")  # its compiled half has no types
-        if shadow:
-            model.vis.quality.shadowsize = shadow
-        model.vis.global_.offwidth = max(model.vis.global_.offwidth, size)
-        model.vis.global_.offheight = max(model.vis.global_.offheight, size)
-        self.size = size
-        self._renderer = self._mujoco.Renderer(model, height=size, width=size)
-        self._whole = self._mujoco.MjrRect(0, 0, size, size)
-        self._scene = self.blank()
-        self._casters = Casters(
-            model,
-            size=self.context.shadowSize,
-            clip=self.context.shadowClip,
-            scale=self.context.shadowScale,
-        )
-        self._limit: Limit | None = None
-        self._settled = False
-        self._before: Box = NOTHING  # where the frame before left shadows
-
-    @property
-    def context(self) -> Any:
-        """MuJoCo's names for what it keeps on the GPU."""
-        return self._renderer._mjr_context
-
-    def make_current(self) -> None:
-        """Direct what MuJoCo and OpenGL do next at this context."""
-        if self._renderer._gl_context is not None:
-            self._renderer._gl_context.make_current()
-
-    def blank(self) -> "Scene":
-        """A scene to be noted in."""
-        return Scene(self._mujoco.MjvScene(self._renderer.model, SCENE_GEOMS))
-
-    def note(self, data: Any, camera: str | int, *, scene: "Scene") -> None:
-        """Write down in `scene` where everything is; nothing is drawn."""
-        self._renderer._scene, kept = scene.mjv, self._renderer._scene
-        self._renderer.update_scene(data, camera=camera)
-        self._renderer._scene = kept
-        scene.shadows = self._casters.note(scene.mjv, data)
-
-    def draw(self, scene: "Scene") -> None:
-        """Have a noted scene drawn into the offscreen buffer; nothing waits for it."""
-        if not self._settled:
-            self._settled = True
-            self._limit = self._settle(scene)
-        if self._limit is None:
-            self._render(scene)
-        else:
-            self._limit(join(self._before, scene.shadows))
-            self._render(scene)
-            self._limit(None)
-        self._before = scene.shadows
-
-    def _render(self, scene: "Scene") -> None:
-        self._mujoco.mjr_render(self._whole, scene.mjv, self.context)
-
-    def _settle(self, scene: "Scene") -> "Limit | None":
-        """How to keep drawing inside a part of the shadow map, if this driver can.
-
-        It can when a scene drawn so, on a map that was cleared, has the pixels it has otherwise.
-        """
-        limit = _limiter(self.size)
-        if limit is None:
-            return None
-        self._render(scene)
-        whole = self._read()
-        count, scene.mjv.ngeom = scene.mjv.ngeom, 0
-        self._render(scene)  # clears the map
-        scene.mjv.ngeom = count
-        limit(scene.shadows)
-        self._render(scene)
-        limit(None)
-        return limit if np.array_equal(self._read(), whole) else None
-
-    def _read(self) -> UInt8[np.ndarray, "size size 3"]:
-        frame = np.empty((self.size, self.size, 3), dtype=np.uint8)
-        self._mujoco.mjr_readPixels(frame, None, self._whole, self.context)
-        return frame
-
-    def restore(self) -> None:
-        """Direct OpenGL at the offscreen buffer again."""
-        self._mujoco.mjr_restoreBuffer(self.context)
-
-    def paint(self, data: Any, camera: str | int) -> UInt8[np.ndarray, "size size 3"]:
-        """A frame at once."""
-        self.note(data, camera, scene=self._scene)
-        self.make_current()
-        self.draw(self._scene)
-        return np.ascontiguousarray(self._read()[::-1])  # OpenGL counts rows from below
-
-    def close(self) -> None:
-        # MuJoCo frees GL objects of whichever context is current: of this one, or it destroys
-        # another's.
-        self.make_current()
-        self._renderer.close()
-
-
-def _limiter(size: int) -> Limit | None:
-    """Confines drawing to a box of the shadow map, until called with None; None: it cannot be."""
-    from OpenGL import GL
-    from OpenGL.GL.EXT import window_rectangles as extension
-
-    def forgive() -> None:
-        while GL.glGetError():  # MuJoCo leaves harmless errors behind, PyOpenGL raises them
-            pass
-
-    forgive()
-    if not extension.glInitWindowRectanglesEXT():
-        return None
-
-    def limit(box: Box | None) -> None:
-        forgive()
-        left, low, right, high = box or NOTHING
-        # A box holds for every buffer that is drawn in: the picture, too, must be inside one.
-        boxes = [(0, 0, size, size), (left, low, right - left, high - low)]
-        mode = extension.GL_EXCLUSIVE_EXT if box is None else extension.GL_INCLUSIVE_EXT
-        count = 0 if box is None else len(boxes)  # outside of none is everywhere
-        extension.glWindowRectanglesEXT(mode, count, np.array(boxes, dtype=np.int32))
-
-    return limit
 
 
 class Sheet:
@@ -227,11 +88,7 @@ class Sheet:
 
     def _make_current(self) -> None:
         self.painter.make_current()
-        self._forgive()
-
-    def _forgive(self) -> None:
-        while self._gl.glGetError():  # MuJoCo leaves harmless errors behind, PyOpenGL raises them
-            pass
+        forgive()
 
     def note(self, data: Any, camera: str | int) -> None:
         """Take one more frame; it is drawn when the sheet is full or asked for."""
@@ -264,7 +121,7 @@ class Sheet:
         gl, size = self._gl, self.painter.size
         row, column = divmod(number, self.SIDE)
         left, low = column * size, row * size
-        self._forgive()
+        forgive()
         gl.glBindFramebuffer(gl.GL_READ_FRAMEBUFFER, self.painter.context.offFBO)
         gl.glReadBuffer(gl.GL_COLOR_ATTACHMENT0)
         gl.glBindFramebuffer(gl.GL_DRAW_FRAMEBUFFER, self._buffer)
@@ -274,7 +131,7 @@ class Sheet:
 
     def _read(self, rows: int) -> UInt8[np.ndarray, "height width 3"]:
         gl, size, side = self._gl, self.painter.size, self.SIDE * self.painter.size
-        self._forgive()
+        forgive()
         sheet = np.empty((rows * size, side, 3), dtype=np.uint8)
         gl.glBindFramebuffer(gl.GL_READ_FRAMEBUFFER, self._buffer)
         gl.glReadBuffer(gl.GL_COLOR_ATTACHMENT0)

@@ -29,14 +29,14 @@ class Casters:
         self._mujoco: Any = importlib.import_module("mujoco")
         self._model, self._size, self._clip, self._scale = model, size, clip, scale
         self._lights: list[Light] = []
-        self._grounds: list[int] | None = None  # their places in a scene; known from the first
+        self.grounds: list[int] | None = None  # their places in a scene; known from the first
 
     def note(self, scene: Any, data: Any) -> Box:
         """Let the scene's grounds cast no shadow; the box around what casts one."""
-        if self._grounds is None:
+        if self.grounds is None:
             self._look(scene)
-        assert self._grounds is not None
-        for place in self._grounds:
+        assert self.grounds is not None
+        for place in self.grounds:
             # The one thing MuJoCo's drawing looks up a category for is who casts a shadow.
             scene.geoms[place].category = self._mujoco.mjtCatBit.mjCAT_DECOR
         box = NOTHING
@@ -51,14 +51,14 @@ class Casters:
         places = np.array([geom.pos for geom in geoms], dtype=np.float64)
         self._middle, self._half = np.split(np.array(self._model.geom_aabb, np.float64), 2, axis=1)
         self._casts = self._model.geom_group < HIDDEN_GROUP
-        self._grounds = []
+        self.grounds = []
         for number, geom in enumerate(geoms):
             if geom.type != self._mujoco.mjtGeom.mjGEOM_PLANE:
                 continue
             normal = np.asarray(geom.mat, dtype=np.float64).reshape(3, 3)[:, 2]
             faces = all(-float(np.dot(light.dir, normal)) > SQUARELY for light in lights)
             if faces and ((places - np.asarray(geom.pos)) @ normal > -1e-9).all():
-                self._grounds.append(number)
+                self.grounds.append(number)
                 self._casts[geom.objid] = False
             sides = np.asarray(geom.size, dtype=np.float64)[:2]
             self._half[geom.objid] = [*np.where(sides > 0, sides, 1e3), 0]
@@ -66,7 +66,7 @@ class Casters:
         directional = self._mujoco.mjtLightType.mjLIGHT_DIRECTIONAL
         for light in lights:
             forward = np.array(light.dir, dtype=np.float64)
-            across = np.cross(forward, _upward(forward))
+            across = np.cross(forward, upward(forward))
             axes = np.stack([across, np.cross(across, forward), forward])
             opening = np.tan(np.radians(min(2 * light.cutoff * self._scale, 160)) / 2)
             wide = None if light.type == directional else opening
@@ -108,7 +108,7 @@ def join(first: Box, second: Box) -> Box:
     return (left, low, max(first[2], second[2]), max(first[3], second[3]))
 
 
-def _upward(forward: Float[np.ndarray, "3"]) -> Float[np.ndarray, "3"]:
+def upward(forward: Float[np.ndarray, "3"]) -> Float[np.ndarray, "3"]:
     """The direction MuJoCo calls up when it looks along a light."""
     up = np.cross(forward, [-1.0, 0.0, 0.0])
     if np.square(up).sum() <= 0.01:

@@ -1,0 +1,297 @@
+"""A shadow map drawn by ourselves, of MuJoCo's texels at less cost: places of geoms in, a map out.
+
+MuJoCo draws its map between the passes that show the scene, with the display lists that also hold
+normals, three vertices for every triangle, and clears all of it. A map needs places only: the arm
+of our largest scene has 580,000 corners and 96,000 places. So MuJoCo is given a map of one texel to
+clear, no geom casts a shadow for it, and the map that it looks shadows up in is drawn here before:
+the same calls in the same order for every matrix, as rounding is part of the picture.
+"""
+
+import ctypes
+import importlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, UInt32
+
+from sdjepa.envs.shadow import Box, upward
+
+# MuJoCo's lists of simple shapes, in its order.
+SPHERE, TOP, BOTTOM, CYLINDER, OPEN_CYLINDER, _HAZE, BOX = range(7)
+MOST_DEGREES = 160  # a spot light opens no wider than this in its map
+
+
+@dataclass
+class Pose:
+    """Where the casters of one frame are, as floats of 32 bits."""
+
+    places: list[list[float]]
+    turns: Float[np.ndarray, "casters 16"]
+    order: list[int]  # nearest to the light first: what lies behind is dropped early
+    box: Box
+
+
+class Unsupported(Exception):
+    """A scene holds something that is not drawn here: MuJoCo draws its map."""
+
+
+def forgive() -> None:
+    """Forget errors MuJoCo left behind: they are harmless, and PyOpenGL would raise them."""
+    from OpenGL import GL
+
+    while GL.glGetError():
+        pass
+
+
+def merge(rows: np.ndarray) -> tuple[np.ndarray, UInt32[np.ndarray, "corners"]]:
+    """Different rows, in the order in which they first occur, and which of them each row is."""
+    plain = np.ascontiguousarray(rows, dtype=np.float32)
+    key = plain.view(np.uint32).reshape(len(plain), -1)
+    _, first, inverse = np.unique(key, axis=0, return_index=True, return_inverse=True)
+    order = np.argsort(first, kind="stable")
+    rank = np.empty(len(order), dtype=np.uint32)
+    rank[order] = np.arange(len(order), dtype=np.uint32)
+    return plain[first[order]], rank[inverse.reshape(-1)]
+
+
+def corners(model: Any, mesh: int) -> Float[np.ndarray, "triangles 3 3"]:
+    """Places of a mesh's corners."""
+    faces = slice(model.mesh_faceadr[mesh], model.mesh_faceadr[mesh] + model.mesh_facenum[mesh])
+    return model.mesh_vert[model.mesh_vertadr[mesh] + model.mesh_face[faces]]
+
+
+def compile_triangles(
+    name: int, places: np.ndarray, index: np.ndarray, *, normals: np.ndarray | None = None
+) -> None:
+    """A display list of indexed triangles, between glNewList and glEndList of the caller or alone.
+
+    OpenGL copies the arrays when the list is made.
+    """
+    from OpenGL import GL
+
+    GL.glEnableClientState(GL.GL_VERTEX_ARRAY)
+    GL.glVertexPointer(3, GL.GL_FLOAT, 0, places)
+    if normals is not None:
+        GL.glEnableClientState(GL.GL_NORMAL_ARRAY)
+        GL.glNormalPointer(GL.GL_FLOAT, 0, normals)
+    GL.glNewList(name, GL.GL_COMPILE)
+    GL.glDrawElements(GL.GL_TRIANGLES, len(index), GL.GL_UNSIGNED_INT, index)
+    GL.glEndList()
+    GL.glDisableClientState(GL.GL_VERTEX_ARRAY)
+    GL.glDisableClientState(GL.GL_NORMAL_ARRAY)
+
+
+class Caster:
+    """Draws the shadow map of scenes like the first; made and used with its context current."""
+
+    def __init__(self, model: Any, context: Any, *, scene: Any, grounds: list[int]) -> None:
+        from OpenGL import GL
+
+        self._gl, self._context = GL, context
+        self._mujoco: Any = importlib.import_module("mujoco")
+        self._size = context.shadowSize
+        lights = [scene.lights[i] for i in range(scene.nlight) if scene.lights[i].castshadow]
+        if len(lights) != 1 or not context.shadowFBO:
+            raise Unsupported("a map is kept for one light")
+        geoms = [(i, scene.geoms[i]) for i in range(scene.ngeom) if i not in grounds]
+        if any(geom.objtype != self._mujoco.mjtObj.mjOBJ_GEOM for _, geom in geoms):
+            raise Unsupported("only geoms cast shadows")
+        self.objects = np.array([geom.objid for _, geom in geoms])
+        platform: Any = importlib.import_module("OpenGL.platform")
+        library = platform.PLATFORM.GL
+        # Function objects of our own: PyOpenGL's check for errors after each of some 100 calls.
+        self._call, self._move = library["glCallList"], library["glTranslatef"]
+        self._turn = library["glMultMatrixf"]
+        self._call.argtypes = [ctypes.c_uint]
+        self._move.argtypes = [ctypes.c_float] * 3
+        self._turn.argtypes = [ctypes.c_void_p]
+        for function in (self._call, self._move, self._turn):
+            function.restype = None
+        self._lists: list[tuple[int, int]] = []  # first name and count, to be given back
+        self._begin, self._end = self._names(2), self._lists[-1][0] + 1
+        self._forward = np.array(lights[0].dir, dtype=np.float32)
+        self._compile_frame(lights[0], scene)
+        self._compile_geoms(model, [geom for _, geom in geoms])
+        self._make_buffers()
+        self._dirty: Box = (0, 0, self._size, self._size)
+
+    def _names(self, count: int) -> int:
+        first = int(self._gl.glGenLists(count))
+        self._lists.append((first, count))
+        return first
+
+    def _compile_frame(self, light: Any, scene: Any) -> None:
+        """What stands before and after the geoms; depth test and offset stay as MuJoCo set them."""
+        gl = self._gl
+        upright = int(np.ravel(gl.glGetIntegerv(gl.GL_CLIP_DEPTH_MODE))[0]) == gl.GL_ZERO_TO_ONE
+        camera = scene.camera[0]
+        near, far = camera.frustum_near, camera.frustum_far
+        gl.glNewList(self._begin, gl.GL_COMPILE)
+        for what in (gl.GL_LIGHTING, gl.GL_CULL_FACE, gl.GL_BLEND):
+            gl.glDisable(what)
+        gl.glEnable(gl.GL_POLYGON_OFFSET_FILL)
+        gl.glShadeModel(gl.GL_FLAT)
+        gl.glViewport(1, 1, self._size - 2, self._size - 2)
+        gl.glMatrixMode(gl.GL_PROJECTION)
+        gl.glLoadIdentity()
+        if upright:
+            gl.glTranslatef(0.0, 0.0, 0.5)
+        gl.glScalef(1.0, 1.0, -0.5 if upright else -1.0)
+        if light.type == self._mujoco.mjtLightType.mjLIGHT_DIRECTIONAL:
+            clip = self._context.shadowClip
+            gl.glOrtho(-clip, clip, -clip, clip, near, far)
+        else:
+            degrees = min(2 * light.cutoff * self._context.shadowScale, MOST_DEGREES)
+            half = np.tan(np.float32(degrees) / 360.0 * np.pi) * near
+            gl.glFrustum(-half, half, -half, half, near, far)
+        gl.glMatrixMode(gl.GL_MODELVIEW)
+        gl.glLoadIdentity()
+        gl.glMultMatrixf(_look(light))
+        gl.glPushMatrix()
+        gl.glEndList()
+        gl.glNewList(self._end, gl.GL_COMPILE)
+        gl.glPopMatrix()
+        gl.glDisable(gl.GL_POLYGON_OFFSET_FILL)
+        gl.glShadeModel(gl.GL_SMOOTH)
+        gl.glEnable(gl.GL_CULL_FACE)
+        gl.glEnable(gl.GL_LIGHTING)
+        gl.glEndList()
+
+    def _compile_geoms(self, model: Any, geoms: list[Any]) -> None:
+        """A list for every geom, which leaves the matrix as it was before the geom's own."""
+        gl, kinds = self._gl, self._mujoco.mjtGeom
+        meshes: dict[int, int] = {}
+        self._drawn = [self._names(1) for _ in geoms]
+        self.vertices = 0
+        for geom in geoms:
+            if geom.type != kinds.mjGEOM_MESH or geom.dataid in meshes:
+                continue
+            if geom.dataid % 2:
+                raise Unsupported("a convex hull is drawn")
+            found, index = merge(corners(model, geom.dataid // 2).reshape(-1, 3))
+            # Depths do not depend on the order; in this one a GPU meets a vertex again soon.
+            triangles = index.reshape(-1, 3)
+            index = triangles[np.argsort(triangles.min(1), kind="stable")].reshape(-1)
+            meshes[geom.dataid] = self._names(1)
+            compile_triangles(meshes[geom.dataid], found, index)
+            self.vertices += len(found)
+        simple = self._context.baseBuiltin
+        for name, geom in zip(self._drawn, geoms, strict=True):
+            size = [float(side) for side in geom.size]
+            gl.glNewList(name, gl.GL_COMPILE)
+            if geom.type == kinds.mjGEOM_MESH:
+                gl.glCallList(meshes[geom.dataid])
+            elif geom.type == kinds.mjGEOM_PLANE and geom.dataid >= 0:
+                gl.glCallList(self._context.basePlane + geom.dataid + 1)
+            elif geom.type == kinds.mjGEOM_CAPSULE:
+                middle = np.float32(0.5 * (size[0] + size[1]))
+                length = np.float32(size[2])
+                gl.glScalef(*size)
+                gl.glCallList(simple + OPEN_CYLINDER)
+                gl.glScalef(1, 1, middle / length)
+                gl.glTranslatef(0, 0, (length - middle) / middle)
+                gl.glCallList(simple + TOP)
+                gl.glTranslatef(0, 0, 2 * (middle - length) / middle)
+                gl.glCallList(simple + BOTTOM)
+            else:
+                shapes = {
+                    int(kinds.mjGEOM_SPHERE): SPHERE,
+                    int(kinds.mjGEOM_ELLIPSOID): SPHERE,
+                    int(kinds.mjGEOM_CYLINDER): CYLINDER,
+                    int(kinds.mjGEOM_BOX): BOX,
+                }
+                if int(geom.type) not in shapes:
+                    gl.glEndList()
+                    raise Unsupported(f"a geom of type {geom.type}")
+                gl.glScalef(*size)
+                gl.glCallList(simple + shapes[int(geom.type)])
+            gl.glPopMatrix()
+            gl.glPushMatrix()
+            gl.glEndList()
+
+    def _make_buffers(self) -> None:
+        """One buffer over MuJoCo's map and one of a texel, for what MuJoCo now clears in vain."""
+        gl = self._gl
+        self._buffer, self._dummy = (int(name) for name in gl.glGenFramebuffers(2))
+        self._texel = int(gl.glGenRenderbuffers(1))
+        gl.glBindRenderbuffer(gl.GL_RENDERBUFFER, self._texel)
+        gl.glRenderbufferStorage(gl.GL_RENDERBUFFER, gl.GL_DEPTH24_STENCIL8, 1, 1)
+        gl.glBindFramebuffer(gl.GL_FRAMEBUFFER, self._dummy)
+        where = gl.GL_DEPTH_STENCIL_ATTACHMENT
+        gl.glFramebufferRenderbuffer(gl.GL_FRAMEBUFFER, where, gl.GL_RENDERBUFFER, self._texel)
+        gl.glDrawBuffer(gl.GL_NONE)
+        gl.glReadBuffer(gl.GL_NONE)
+        gl.glBindFramebuffer(gl.GL_FRAMEBUFFER, self._buffer)
+        texture, kind = self._context.shadowTex, gl.GL_TEXTURE_2D
+        # With its stencil, which nobody reads: a GPU that must not touch it clears texel by texel.
+        gl.glFramebufferTexture2D(gl.GL_FRAMEBUFFER, where, kind, texture, 0)
+        gl.glDrawBuffer(gl.GL_NONE)
+        gl.glReadBuffer(gl.GL_NONE)
+        complete = gl.glCheckFramebufferStatus(gl.GL_FRAMEBUFFER) == gl.GL_FRAMEBUFFER_COMPLETE
+        self._theirs = self._context.shadowFBO
+        self._mujoco.mjr_restoreBuffer(self._context)
+        if not complete:
+            raise Unsupported("the map has no stencil")
+
+    def pose(self, data: Any, box: Box) -> Pose:
+        """What is needed of a frame."""
+        count = len(self.objects)
+        turns = np.zeros((count, 4, 4), dtype=np.float32)
+        # OpenGL wants columns.
+        turns[:, :3, :3] = data.geom_xmat[self.objects].reshape(-1, 3, 3).swapaxes(1, 2)
+        turns[:, 3, 3] = 1
+        places = data.geom_xpos[self.objects].astype(np.float32)
+        order = np.argsort(places @ self._forward, kind="stable")
+        return Pose(places.tolist(), turns.reshape(count, 16), order.tolist(), box)
+
+    def use(self, own: bool) -> None:
+        """Let MuJoCo clear a texel in place of the map, or draw its map itself."""
+        self._context.shadowFBO = self._dummy if own else self._theirs
+        self._dirty = (0, 0, self._size, self._size)
+
+    def draw(self, pose: Pose) -> None:
+        """Fill the map; what is cleared first is where the frame before left shadows."""
+        gl = self._gl
+        forgive()
+        gl.glBindFramebuffer(gl.GL_FRAMEBUFFER, self._buffer)
+        gl.glEnable(gl.GL_SCISSOR_TEST)
+        left, low, right, high = self._dirty
+        gl.glScissor(left, low, right - left, high - low)
+        gl.glClear(gl.GL_DEPTH_BUFFER_BIT | gl.GL_STENCIL_BUFFER_BIT)
+        gl.glDisable(gl.GL_SCISSOR_TEST)
+        self._dirty = pose.box
+        call, move, turn = self._call, self._move, self._turn
+        call(self._begin)
+        start = pose.turns.ctypes.data
+        for number in pose.order:
+            move(*pose.places[number])
+            turn(start + 64 * number)
+            call(self._drawn[number])
+        call(self._end)
+        self._mujoco.mjr_restoreBuffer(self._context)
+
+    def close(self) -> None:
+        """Give everything back to OpenGL, and MuJoCo its own buffer."""
+        forgive()
+        self._context.shadowFBO = self._theirs
+        for first, count in self._lists:
+            self._gl.glDeleteLists(first, count)
+        self._gl.glDeleteFramebuffers(2, [self._buffer, self._dummy])
+        self._gl.glDeleteRenderbuffers(1, [self._texel])
+
+
+def _look(light: Any) -> Float[np.ndarray, "16"]:
+    """The matrix that looks along a light, every step rounded to 32 bits as MuJoCo's are."""
+    eye = np.asarray(light.pos, dtype=np.float32)
+    forward = _unit(np.asarray(light.dir, dtype=np.float32))
+    side = _unit(np.cross(forward, upward(np.asarray(light.dir, np.float64)).astype(np.float32)))
+    up = _unit(np.cross(side, forward))
+    matrix = np.zeros((4, 4), dtype=np.float32)
+    matrix[:3, :3] = np.stack([side, up, -forward], axis=1)
+    matrix[3] = [-np.dot(side, eye), -np.dot(up, eye), np.dot(forward, eye), 1]
+    return matrix.reshape(16)
+
+
+def _unit(vector: Float[np.ndarray, "3"]) -> Float[np.ndarray, "3"]:
+    return vector * (np.float32(1) / np.sqrt(np.square(vector).sum(dtype=np.float32)))

@@ -1,0 +1,261 @@
+"""One picture of a MuJoCo scene: a model and its data in, pixels out, by the cheapest equal way.
+
+A way of drawing is used in a process only when its first frame there has the pixels MuJoCo's own
+drawing has: the shadow map drawn by `Caster`, else kept inside a box where the driver can, else
+MuJoCo's; and meshes cut down to what `Visible` leaves, else whole.
+"""
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import UInt8
+
+from sdjepa.envs.caster import Caster, Pose, Unsupported, forgive
+from sdjepa.envs.shadow import NOTHING, Box, Casters, join
+from sdjepa.envs.visible import View, Visible
+
+WAYS = ("cast", "cut", "confine")  # what is tried, in this order; the last instead of the first
+SCENE_GEOMS = 1000  # room in a noted scene; our scenes have 36
+Limit = Callable[[Box | None], None]
+
+
+@dataclass
+class Places:
+    """Where all geoms are, under the names MuJoCo's data has for it."""
+
+    geom_xpos: np.ndarray
+    geom_xmat: np.ndarray
+
+
+@dataclass
+class Scene:
+    """Where everything is that is to be drawn, and the part of the shadow map it needs."""
+
+    mjv: Any
+    shadows: Box = NOTHING
+    places: Places | None = None
+    pose: Pose | None = None
+    view: View | None = None
+
+
+class Painter:
+    """One GL context; it draws the data of any model equal to the one it was made from."""
+
+    def __init__(self, model: Any, *, size: int, shadow: int, ways: Sequence[str] = WAYS) -> None:
+        self._mujoco: Any = importlib.import_module("mujoco")  # its compiled half has no types
+        if shadow:
+            model.vis.quality.shadowsize = shadow
+        model.vis.global_.offwidth = max(model.vis.global_.offwidth, size)
+        model.vis.global_.offheight = max(model.vis.global_.offheight, size)
+        self.size = size
+        self._renderer = self._mujoco.Renderer(model, height=size, width=size)
+        self._whole = self._mujoco.MjrRect(0, 0, size, size)
+        self._scene = self.blank()
+        self._casters = Casters(
+            model,
+            size=self.context.shadowSize,
+            clip=self.context.shadowClip,
+            scale=self.context.shadowScale,
+        )
+        self.caster: Caster | None = None
+        self.visible: Visible | None = None
+        self.limit: Limit | None = None
+        self._ways, self._settled = ways, False
+        self._own = False  # the map is the caster's at the moment
+        self._before: Box = NOTHING  # where the frame before left shadows
+        self._categories: list[int] = []
+
+    @property
+    def context(self) -> Any:
+        """MuJoCo's names for what it keeps on the GPU."""
+        return self._renderer._mjr_context
+
+    def make_current(self) -> None:
+        """Direct what MuJoCo and OpenGL do next at this context."""
+        if self._renderer._gl_context is not None:
+            self._renderer._gl_context.make_current()
+
+    def blank(self) -> Scene:
+        """A scene to be noted in."""
+        return Scene(self._mujoco.MjvScene(self._renderer.model, SCENE_GEOMS))
+
+    def note(self, data: Any, camera: str | int, *, scene: Scene) -> None:
+        """Write down in `scene` where everything is; nothing is drawn."""
+        self._renderer._scene, kept = scene.mjv, self._renderer._scene
+        self._renderer.update_scene(data, camera=camera)
+        self._renderer._scene = kept
+        scene.shadows = self._casters.note(scene.mjv, data)
+        scene.places = Places(data.geom_xpos.copy(), data.geom_xmat.copy())
+        scene.pose = scene.view = None
+        self._prepare(scene)
+
+    def _prepare(self, scene: Scene) -> None:
+        """What the ways in use need; known to be in use from the first drawing on."""
+        assert scene.places is not None
+        if self.caster is not None and scene.pose is None:
+            scene.pose = self.caster.pose(scene.places, scene.shadows)
+        if self.visible is not None and scene.view is None:
+            scene.view = self.visible.view(scene.mjv, scene.places)
+
+    def draw(self, scene: Scene) -> None:
+        """Have a noted scene drawn into the offscreen buffer; nothing waits for it."""
+        if not self._settled:
+            self._settled = True
+            self._settle(scene)
+        if self.caster is not None:
+            self._draw_cast(scene)
+        elif self.limit is not None:
+            self.limit(join(self._before, scene.shadows))
+            self._render(scene)
+            self.limit(None)
+            self._before = scene.shadows
+        else:
+            self._render(scene)
+
+    def _draw_cast(self, scene: Scene) -> None:
+        assert self.caster is not None
+        # A scene with other geoms than the first is MuJoCo's altogether.
+        own = scene.mjv.ngeom == len(self._categories)
+        if own != self._own:
+            self.caster.use(own)
+            self._own = own
+        if own:
+            self._prepare(scene)
+            assert scene.pose is not None
+            self._cast(scene, by_mujoco=False)
+            if self.visible is not None and scene.view is not None:
+                self.visible.dress(scene.mjv, scene.view)
+            self.caster.draw(scene.pose)
+        self._render(scene)
+
+    def _cast(self, scene: Scene, *, by_mujoco: bool) -> None:
+        """Whether geoms cast shadows when MuJoCo draws."""
+        geoms, decor = scene.mjv.geoms, int(self._mujoco.mjtCatBit.mjCAT_DECOR)
+        for place, category in enumerate(self._categories):
+            geoms[place].category = category if by_mujoco else decor
+
+    def _render(self, scene: Scene) -> None:
+        self._mujoco.mjr_render(self._whole, scene.mjv, self.context)
+
+    def _settle(self, scene: Scene) -> None:
+        """Take each way of drawing that leaves this scene's pixels as they are."""
+        self._render(scene)
+        whole = self._read()
+        mjv = scene.mjv
+        self._categories = [int(mjv.geoms[i].category) for i in range(mjv.ngeom)]
+        self.caster = self._try("cast", self._make_caster, scene)
+        if self.caster is not None and not self._equal(scene, whole):
+            self.caster.close()
+            self._own, self.caster = False, None
+            self._cast(scene, by_mujoco=True)
+        if self.caster is None:
+            self.limit = self._settle_limit(scene, whole)
+            return
+        self.visible = self._try("cut", self._make_visible, scene)
+        if self.visible is not None and not self._equal(scene, whole):
+            self.visible.undress(mjv)
+            self.visible.close()
+            self.visible = None
+
+    def _equal(self, scene: Scene, whole: np.ndarray) -> bool:
+        self._draw_cast(scene)
+        return np.array_equal(self._read(), whole)
+
+    def _try(self, way: str, make: Callable[[Scene], Any], scene: Scene) -> Any:
+        from OpenGL.error import Error
+
+        if way not in self._ways:
+            return None
+        forgive()
+        try:
+            return make(scene)
+        except (Unsupported, AttributeError, Error):  # or another version of MuJoCo
+            return None
+
+    def _make_caster(self, scene: Scene) -> Caster:
+        model, grounds = self._renderer.model, self._casters.grounds or []
+        return Caster(model, self.context, scene=scene.mjv, grounds=grounds)
+
+    def _make_visible(self, scene: Scene) -> Visible:
+        return Visible(self._renderer.model, self.context, scene=scene.mjv, size=self.size)
+
+    def _settle_limit(self, scene: Scene, whole: np.ndarray) -> Limit | None:
+        """How to keep drawing inside a part of the shadow map, if this driver can.
+
+        It can when a scene drawn so, on a map that was cleared, has the pixels it has otherwise.
+        """
+        limit = _limiter(self.size) if "confine" in self._ways else None
+        if limit is None:
+            return None
+        count, scene.mjv.ngeom = scene.mjv.ngeom, 0
+        self._render(scene)  # clears the map
+        scene.mjv.ngeom = count
+        limit(scene.shadows)
+        self._render(scene)
+        limit(None)
+        return limit if np.array_equal(self._read(), whole) else None
+
+    def _read(self) -> UInt8[np.ndarray, "size size 3"]:
+        frame = np.empty((self.size, self.size, 3), dtype=np.uint8)
+        self._mujoco.mjr_readPixels(frame, None, self._whole, self.context)
+        return frame
+
+    def restore(self) -> None:
+        """Direct OpenGL at the offscreen buffer again."""
+        self._mujoco.mjr_restoreBuffer(self.context)
+
+    def paint(self, data: Any, camera: str | int) -> UInt8[np.ndarray, "size size 3"]:
+        """A frame at once."""
+        self.note(data, camera, scene=self._scene)
+        self.make_current()
+        self.draw(self._scene)
+        return np.ascontiguousarray(self._read()[::-1])  # OpenGL counts rows from below
+
+    def plain(self, data: Any, camera: str | int) -> UInt8[np.ndarray, "size size 3"]:
+        """A frame as MuJoCo draws it by itself."""
+        self.make_current()
+        if self.caster is not None:
+            self.caster.use(False)
+        self._own = False
+        side = self.context.shadowSize
+        self._before = (0, 0, side, side)
+        self._renderer.update_scene(data, camera=camera)
+        return self._renderer.render()
+
+    def undress(self, scene: Scene) -> None:
+        """Make a drawn scene as it was noted, for another painter."""
+        self._cast(scene, by_mujoco=True)
+        if self.visible is not None:
+            self.visible.undress(scene.mjv)
+
+    def close(self) -> None:
+        # MuJoCo frees GL objects of whichever context is current: of this one, or it destroys
+        # another's.
+        self.make_current()
+        for way in (self.caster, self.visible):
+            if way is not None:
+                way.close()
+        self._renderer.close()
+
+
+def _limiter(size: int) -> Limit | None:
+    """Confines drawing to a box of the shadow map, until called with None; None: it cannot be."""
+    from OpenGL.GL.EXT import window_rectangles as extension
+
+    forgive()
+    if not extension.glInitWindowRectanglesEXT():
+        return None
+
+    def limit(box: Box | None) -> None:
+        forgive()
+        left, low, right, high = box or NOTHING
+        # A box holds for every buffer that is drawn in: the picture, too, must be inside one.
+        boxes = [(0, 0, size, size), (left, low, right - left, high - low)]
+        mode = extension.GL_EXCLUSIVE_EXT if box is None else extension.GL_INCLUSIVE_EXT
+        count = 0 if box is None else len(boxes)  # outside of none is everywhere
+        extension.glWindowRectanglesEXT(mode, count, np.array(boxes, dtype=np.int32))
+
+    return limit

@@ -1,0 +1,148 @@
+"""Cheaper ways of drawing have MuJoCo's pixels, and give back what they took."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sdjepa.envs import base, caster, gl, painter, visible
+
+SIZE = base.NATIVE_SIZE
+# Largest first: what shares a context with others should have all of it.
+DRAWN = [name for name in base.NAMES if issubclass(base.env_class(name), gl.Filmed)]
+MESHED = "cube"
+
+
+@pytest.fixture(scope="module", params=DRAWN)
+def env(request):
+    return base.make(request.param)
+
+
+@pytest.fixture(scope="module")
+def meshed():
+    env: Any = base.make(MESHED)
+    env.reset(np.random.default_rng(0))
+    env.frame()
+    return env, gl.painter(env.name, env.subject()[0], size=SIZE, shadow=0)
+
+
+def test_frames_of_two_episodes_are_mujocos_byte_for_byte(env):
+    for seed in range(2):
+        rng = np.random.default_rng(seed)
+        env.reset(rng)
+        policy = env.policy(env.policies[0], noise=1.0, rng=rng)
+        for _ in range(3):
+            ours = env.frame()
+            model, data, camera = env.subject()
+            own = gl.painter(env.name, model, size=SIZE, shadow=0)
+            assert own.caster is not None
+            assert (own.visible is not None) == (env.name == MESHED)
+            assert np.array_equal(own.plain(data, camera), ours)
+            for _ in range(15):
+                env.step(policy())
+
+
+def test_a_way_whose_pixels_differ_is_dropped_and_the_frame_is_still_right(meshed, monkeypatch):
+    env, own = meshed
+    model, data, camera = env.subject()
+    right = own.plain(data, camera)
+    # A matrix that looks from elsewhere than the light; meshes without their triangles.
+    look, kept = caster._look, visible.Mesh.kept
+    for module, name, wrong in (
+        (
+            caster,
+            "_look",
+            lambda light: look(light) + np.float32(0.1),
+        ),
+        (visible.Mesh, "kept", lambda *given, **named: kept(*given, **named) & (np.arange(1) > 0)),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, wrong)
+            other = painter.Painter(model, size=SIZE, shadow=0)
+            assert np.array_equal(other.paint(data, camera), right)
+            assert other.visible is None
+            assert (other.caster is None) == (module is caster)
+            other.close()
+
+
+def test_closing_gives_every_list_and_buffer_back(meshed):
+    from OpenGL import GL
+
+    env, _ = meshed
+    model, data, camera = env.subject()
+    other = painter.Painter(model, size=SIZE, shadow=0)
+    other.paint(data, camera)
+    assert other.caster is not None
+    assert other.visible is not None
+    lists = [first for first, _ in other.caster._lists]
+    lists += [name for held in other.visible._lists.values() for name in held.values()]
+    assert len(lists) > 60
+    caster.forgive()
+    assert all(GL.glIsList(name) for name in lists)
+    buffer = other.caster._theirs
+    other.caster.close()
+    other.visible.close()
+    assert not any(GL.glIsList(name) for name in lists)
+    assert other.context.shadowFBO == buffer  # which MuJoCo deletes itself
+    other.caster = other.visible = None
+    other.close()
+
+
+def test_a_mesh_keeps_few_lists_however_far_the_camera_goes(meshed, monkeypatch):
+    env, own = meshed
+    _, data, camera = env.subject()
+    monkeypatch.setattr(visible, "MOST_LISTS", 2)
+    for seed in range(3):
+        env.reset(np.random.default_rng(seed))
+        assert np.array_equal(env.frame(), own.plain(data, camera))
+    own.make_current()
+    caster.forgive()
+    mesh = min(own.visible._read, key=lambda number: len(own.visible._read[number].index))
+    held = own.visible._lists[mesh]
+    before = len(held)
+    names = {own.visible._list((mesh, cell, 5, 5)) for cell in range(before + 3)}
+    assert len(held) == before
+    assert names == set(held.values())
+
+
+def test_kept_triangles_are_all_that_face_any_camera_of_the_cell(meshed):
+    _, own = meshed
+    mesh = own.visible._read[4]
+    rng = np.random.default_rng(0)
+    middle, reach = np.array([0.4, 0.6, 0.4]), 0.17
+    kept = mesh.kept(middle, reach=reach, pixel=own.visible._pixel)
+    assert 0.3 < kept.mean() < 0.9
+    for _ in range(50):
+        step = rng.standard_normal(3)
+        camera = middle + reach * rng.uniform() * step / np.linalg.norm(step)
+        faces = ((camera - mesh.first) * mesh.facing).sum(1) > 0
+        assert not (faces & ~kept).any()
+
+
+def test_a_thin_triangle_is_kept_where_a_stout_one_of_its_plane_is_not():
+    places = np.array([[[0, 0, 0], [1, 0, 0], [0, 1, 0]], [[0, 0, 0], [1, 0, 0], [0.5, 1e-5, 0]]])
+    stout, thin = (
+        visible.Mesh(
+            places=np.empty((0, 3)),
+            normals=np.empty((0, 3)),
+            index=np.zeros((1, 3), dtype=int),
+            facing=np.array([[0.0, 0.0, 1.0]]),
+            level=np.zeros(1),
+            height=np.array([height]),
+            first=each[:1],
+        )
+        for each, height in zip(places, (0.7, 1e-5), strict=True)
+    )
+    below = {"camera": np.array([0.0, 0.0, -1.0]), "reach": 0.1, "pixel": 1e-4}
+    assert not stout.kept(**below).any()
+    assert thin.kept(**below).all()
+
+
+def test_shared_corners_are_the_corners_there_were():
+    rng = np.random.default_rng(0)
+    rows = rng.integers(0, 3, (200, 3)).astype(np.float32)
+    found, index = caster.merge(rows)
+    assert np.array_equal(found[index], rows)
+    assert len(found) == len(np.unique(rows, axis=0)) == 27
+    # Told apart by bits: minus zero is another number to whoever divides by it.
+    assert len(caster.merge(np.array([[0.0], [-0.0]], dtype=np.float32))[0]) == 2
