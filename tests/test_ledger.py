@@ -9,7 +9,7 @@ import torch
 from sdjepa.errors import UserError
 from sdjepa.ledger import keep, table
 from sdjepa.runs import Run
-from sdjepa.score import score
+from sdjepa.scoring.trained import score
 from sdjepa.train.checkpoint import load_checkpoint
 
 

@@ -35,8 +35,6 @@ from sdjepa.score import (
     play,
     protocol_hash,
     run,
-    score,
-    simulate,
     solved_by_nothing,
     strict_tasks,
     task_list,
@@ -44,7 +42,9 @@ from sdjepa.score import (
 from sdjepa.scoring import simulation
 from sdjepa.scoring.actors import floor_actors
 from sdjepa.scoring.floors import measure_floors
+from sdjepa.scoring.simulation import simulate
 from sdjepa.scoring.stage import Moved
+from sdjepa.scoring.trained import score
 from sdjepa.seeds import stream
 from sdjepa.statistics import mcnemar, paired, tasks_needed, unrelated, wilson95
 from sdjepa.tasks import Manifest, Task

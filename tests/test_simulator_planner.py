@@ -17,8 +17,9 @@ from sdjepa.ledger import table
 from sdjepa.plan.batch import BatchPlanner
 from sdjepa.plan.simulator import Measure, Simulator, receding, simulator_planner
 from sdjepa.runs import read_json, write_json
-from sdjepa.score import place, score
+from sdjepa.score import place
 from sdjepa.scoring.ceiling import attempt_all, jobs_of, measure_ceiling
+from sdjepa.scoring.trained import score
 from sdjepa.tasks import Task
 
 SEARCH = Plan(candidates=32, elites=6, iterations=5)

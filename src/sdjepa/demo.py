@@ -11,7 +11,7 @@ from sdjepa.report.page import report
 from sdjepa.report.picture import picture
 from sdjepa.resolve import resolve
 from sdjepa.runs import Progress, Run, read_json
-from sdjepa.score import score
+from sdjepa.scoring.trained import score
 from sdjepa.train.loop import complete, train
 
 RECIPE = Path(__file__).parent / "recipes" / "demo.toml"

@@ -9,11 +9,13 @@ replaying the recorded actions) run on the same tasks.
     lewm    50 tasks by the published rule: rows drawn from the whole file, training included
     strict  200 tasks of held-out episodes, spread over them, none solved at the start or by doing
             nothing
+
+`scoring/` applies it to a trained model, to those who act without one (floors) and to a planner
+whose model is the simulator (ceiling).
 """
 
 import hashlib
 import json
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -22,21 +24,14 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Int
 
-from sdjepa.config import BUDGET_PER_OFFSET, PROTOCOL_TASKS, Plan, Score
-from sdjepa.data.episodes import ActionStats, Episodes
+from sdjepa.config import BUDGET_PER_OFFSET, PROTOCOL_TASKS, Score
+from sdjepa.data.episodes import Episodes
 from sdjepa.envs.base import Env, make
 from sdjepa.errors import UserError
-from sdjepa.plan.agent import Planner, Receding
-from sdjepa.plan.batch import Bounds
-from sdjepa.runs import Progress, provenance, silent, write_json
-from sdjepa.scoring.actors import action_space, floor_actors, noop
-from sdjepa.scoring.album import WATCHED, pages
-from sdjepa.scoring.card import floor_rates, rates, rows_of, strata
-from sdjepa.scoring.simulation import Simulation
+from sdjepa.scoring.actors import noop
 from sdjepa.scoring.stage import Actor, Here, Place, Scenes
 from sdjepa.seeds import numpy_stream
 from sdjepa.tasks import Manifest, Outcome, Task, identity, packed_tasks
-from sdjepa.train.checkpoint import load_checkpoint
 
 SWEEP_OFFSETS = (25, 50, 75, 100)
 
@@ -184,6 +179,31 @@ def _too_few(found: int, count: int, offset: int, lengths: np.ndarray) -> str:
     )
 
 
+def task_list(data: Episodes, settings: Score, *, manifest: Path | None = None) -> Manifest:
+    """The tasks of the protocol on `data`, or exactly those of a manifest file."""
+    if manifest is not None:
+        found = Manifest.read(manifest)
+        found.check(data, manifest)
+        return found
+    tasks = choose_tasks(data, settings, trivial=solved_by_nothing(data, settings))
+    return Manifest(
+        env=data.env,
+        protocol=settings.protocol,
+        protocol_hash=protocol_hash(settings),
+        data=identity(data),
+        tasks=tuple(tasks),
+    )
+
+
+def adopt(settings: Score, chosen: Manifest) -> Score:
+    """Settings that say what the task list is, whoever chose it."""
+    offsets = {task.offset for task in chosen.tasks}
+    if len(offsets) != 1:
+        raise UserError(f"a score needs tasks of one offset, found {sorted(offsets)}")
+    said = {"protocol": chosen.protocol, "tasks": len(chosen.tasks), "offset": offsets.pop()}
+    return settings.model_copy(update=said)
+
+
 def solved_by_nothing(data: Episodes, settings: Score) -> Callable[[Task], bool]:
     """Whether a task is solved at its start or by zero actions within the budget."""
     judge = make(data.env)
@@ -248,162 +268,3 @@ def run(
     `watch` is called with a task's number before its first and after each of its steps.
     """
     return play(Here(dict(enumerate(envs)), watch), actor, count=len(envs), budget=budget)
-
-
-def run_floors(
-    scenes: Simulation,
-    data: Episodes,
-    tasks: Sequence[Task],
-    *,
-    stats: ActionStats,
-    settings: Score,
-) -> dict[str, list[Outcome]]:
-    """Everybody who acts without a model, on the same tasks."""
-    found = {}
-    for name, actor in floor_actors(data, tasks, stats=stats, settings=settings).items():
-        scenes.place()
-        found[name] = play(scenes, actor, count=len(tasks), budget=settings.budget)
-    return found
-
-
-# --- the score
-
-
-def task_list(data: Episodes, settings: Score, *, manifest: Path | None = None) -> Manifest:
-    """The tasks of the protocol on `data`, or exactly those of a manifest file."""
-    if manifest is not None:
-        found = Manifest.read(manifest)
-        found.check(data, manifest)
-        return found
-    tasks = choose_tasks(data, settings, trivial=solved_by_nothing(data, settings))
-    return Manifest(
-        env=data.env,
-        protocol=settings.protocol,
-        protocol_hash=protocol_hash(settings),
-        data=identity(data),
-        tasks=tuple(tasks),
-    )
-
-
-def adopt(settings: Score, chosen: Manifest) -> Score:
-    """Settings that say what the task list is, whoever chose it."""
-    offsets = {task.offset for task in chosen.tasks}
-    if len(offsets) != 1:
-        raise UserError(f"a score needs tasks of one offset, found {sorted(offsets)}")
-    said = {"protocol": chosen.protocol, "tasks": len(chosen.tasks), "offset": offsets.pop()}
-    return settings.model_copy(update=said)
-
-
-def simulate(
-    data: Episodes, tasks: Sequence[Task], settings: Score, *, every: int = 5
-) -> Simulation:
-    """Environments for the tasks; the first few are watched, a frame `every` so many steps."""
-    rows = [task.rows(data) for task in tasks]
-    return Simulation(
-        data.env,
-        [Place(data.row(start), data.row(goal)) for start, goal in rows],
-        size=data.image_size,
-        watched=range(min(WATCHED, len(tasks))),
-        every=every,
-        workers=settings.workers,
-    )
-
-
-def score(
-    path: Path,
-    *,
-    settings: Score | None = None,
-    plan: Plan | None = None,
-    data_path: Path | None = None,
-    manifest: Path | None = None,
-    checkpoint: str = "latest",
-    device: str = "cpu",
-    progress: Progress = silent,
-) -> Path:
-    """Score a run; writes RUN/scores/<protocol>-<cost>-<solver>-o<offset>.json and returns it.
-
-    Another search than the run's own is in the name too, so that scores stand side by side.
-    """
-    began = time.monotonic()
-    loaded = load_checkpoint(path, checkpoint, device=device)
-    settings, plan = settings or loaded.config.score, plan or loaded.config.plan
-    data = Episodes.open(data_path or Path(loaded.config.data.path))
-    chosen = task_list(data, settings, manifest=manifest)
-    settings, tasks = adopt(settings, chosen), chosen.tasks
-    goals = data.frames(np.array([task.rows(data)[1] for task in tasks]))
-    planner = Planner(loaded, plan, bounds=Bounds(*action_space(data.env)))
-    with simulate(data, tasks, settings, every=planner.frame_skip) as scenes:
-        floors = run_floors(scenes, data, tasks, stats=loaded.stats, settings=settings)
-        agent = Receding(
-            planner,
-            scenes.render,
-            goals=goals,
-            names=[(task.episode, task.start) for task in tasks],
-            progress=progress,
-        )
-        scenes.place(watch=True)
-        playing = time.monotonic()
-        outcomes = play(scenes, agent, count=len(tasks), budget=settings.budget)
-        playing = time.monotonic() - playing
-        records = scenes.records()
-    result = {
-        "env": data.env,
-        "protocol": settings.protocol,
-        "cost": plan.cost,
-        "solver": plan.solver,
-        **rates(outcomes),
-        **floor_rates(floors),
-        "strata": strata(outcomes, floors),
-        "tasks": rows_of(tasks, outcomes, floors),
-        "seconds": time.monotonic() - began,
-        "planning_seconds": playing,
-        "seconds_per_plan": agent.seconds / max(1, agent.num_plans),
-        "num_plans": agent.num_plans,
-        "rollouts": pages(
-            records,
-            tasks,
-            outcomes=outcomes,
-            goals=goals,
-            data=data,
-            read=planner.read,
-            every=planner.frame_skip,
-        ),
-        "checkpoint": {"name": loaded.path.name, "step": loaded.step},
-        **origin(data, settings, chosen),
-        "config": {"score": settings.model_dump(), "plan": plan.model_dump()},
-        **provenance(),
-    }
-    chosen.write(path / "tasks" / f"{settings.protocol}-o{settings.offset}-{chosen.hash}.json")
-    name = f"{settings.protocol}-{plan.cost}-{plan.solver}-o{settings.offset}"
-    name += _search(plan, own=loaded.config.plan)
-    return write_json(path / "scores" / f"{name}.json", result)
-
-
-def _search(plan: Plan, *, own: Plan) -> str:
-    """What of the search is not the run's own, for a file's name."""
-    short = {
-        "iterations": "i",
-        "replan": "r",
-        "history": "h",
-        "when": "",
-        "ahead": "",
-        "bounds": "",
-    }
-    named = {"cost", "solver", "seed", "batch", "precision", "engine"}  # already, or no search
-    changed = [
-        name
-        for name in Plan.model_fields
-        if name not in named and getattr(plan, name) != getattr(own, name)
-    ]
-    return "".join(f"-{short.get(name, name)}{getattr(plan, name)}" for name in changed)
-
-
-def origin(data: Episodes, settings: Score, chosen: Manifest) -> dict[str, Any]:
-    """Which rule on which data gave which tasks."""
-    return {
-        "protocol_hash": protocol_hash(settings),
-        "protocol_definition": definition(settings),
-        "protocol_departures": departures(settings),
-        "tasks_hash": chosen.hash,
-        "data": {"path": str(data.path), **identity(data), "pack": "pack" in data.info},
-    }

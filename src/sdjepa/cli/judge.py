@@ -47,7 +47,7 @@ def score(
     from sdjepa.data.episodes import Episodes
     from sdjepa.resolve import change
     from sdjepa.score import SWEEP_OFFSETS, check_room
-    from sdjepa.score import score as work
+    from sdjepa.scoring.trained import score as work
     from sdjepa.train.checkpoint import load_config
     from sdjepa.train.loop import pick_device
 

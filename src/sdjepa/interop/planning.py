@@ -23,7 +23,8 @@ from sdjepa.errors import UserError
 from sdjepa.model.split import Parts
 from sdjepa.plan.agent import Camera, Planner, Receding
 from sdjepa.plan.batch import BatchPlanner
-from sdjepa.score import play, simulate, task_list
+from sdjepa.score import play, task_list
+from sdjepa.scoring.simulation import simulate
 from sdjepa.scoring.stage import Actor
 from sdjepa.statistics import Paired, paired
 from sdjepa.tasks import Outcome

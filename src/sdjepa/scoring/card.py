@@ -1,4 +1,4 @@
-"""Outcomes in, the numbers of a score file out."""
+"""Outcomes in, the numbers of a score file out, and the rule they were made under."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -6,8 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from sdjepa.config import Score
+from sdjepa.data.episodes import Episodes
+from sdjepa.score import definition, departures, protocol_hash
 from sdjepa.statistics import wilson95
-from sdjepa.tasks import Outcome, Task
+from sdjepa.tasks import Manifest, Outcome, Task, identity
 
 STRATA = 3
 
@@ -80,3 +83,14 @@ def rows_of(
         }
         for i, (task, outcome) in enumerate(zip(tasks, outcomes, strict=True))
     ]
+
+
+def origin(data: Episodes, settings: Score, chosen: Manifest) -> dict[str, Any]:
+    """Which rule on which data gave which tasks."""
+    return {
+        "protocol_hash": protocol_hash(settings),
+        "protocol_definition": definition(settings),
+        "protocol_departures": departures(settings),
+        "tasks_hash": chosen.hash,
+        "data": {"path": str(data.path), **identity(data), "pack": "pack" in data.info},
+    }

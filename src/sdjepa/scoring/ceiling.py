@@ -24,8 +24,10 @@ from sdjepa.envs.base import make
 from sdjepa.errors import UserError
 from sdjepa.plan.simulator import Measure, check, receding, simulator_planner
 from sdjepa.runs import Progress, provenance, silent
-from sdjepa.score import adopt, origin, run, run_floors, simulate, task_list
-from sdjepa.scoring.card import floor_rates, rates, rows_of, strata
+from sdjepa.score import adopt, run, task_list
+from sdjepa.scoring.card import floor_rates, origin, rates, rows_of, strata
+from sdjepa.scoring.floors import run_floors
+from sdjepa.scoring.simulation import simulate
 from sdjepa.scoring.stage import Place
 from sdjepa.tasks import Outcome, Task
 

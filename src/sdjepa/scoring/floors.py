@@ -1,13 +1,17 @@
 """A dataset in, the floors of its tasks out: what a score is worth before any model exists."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from sdjepa.config import Score
-from sdjepa.data.episodes import Episodes
+from sdjepa.data.episodes import ActionStats, Episodes
 from sdjepa.runs import provenance
-from sdjepa.score import adopt, origin, run_floors, simulate, task_list
-from sdjepa.scoring.card import floor_rates, rows_of, strata
+from sdjepa.score import adopt, play, task_list
+from sdjepa.scoring.actors import floor_actors
+from sdjepa.scoring.card import floor_rates, origin, rows_of, strata
+from sdjepa.scoring.simulation import Simulation, simulate
+from sdjepa.tasks import Outcome, Task
 
 
 def measure_floors(
@@ -32,3 +36,19 @@ def measure_floors(
         "config": {"score": settings.model_dump()},
         **provenance(),
     }
+
+
+def run_floors(
+    scenes: Simulation,
+    data: Episodes,
+    tasks: Sequence[Task],
+    *,
+    stats: ActionStats,
+    settings: Score,
+) -> dict[str, list[Outcome]]:
+    """Everybody who acts without a model, on the same tasks."""
+    found = {}
+    for name, actor in floor_actors(data, tasks, stats=stats, settings=settings).items():
+        scenes.place()
+        found[name] = play(scenes, actor, count=len(tasks), budget=settings.budget)
+    return found

@@ -18,8 +18,12 @@ import numpy as np
 import torch
 from jaxtyping import Float, UInt8
 
+from sdjepa.config import Score
+from sdjepa.data.episodes import Episodes
 from sdjepa.errors import UserError
+from sdjepa.scoring.album import WATCHED
 from sdjepa.scoring.stage import Moved, Place, Record, Stage
+from sdjepa.tasks import Task
 
 MOST_RESTARTS = 3  # of one worker
 LOST = (EOFError, ConnectionError, OSError)
@@ -95,6 +99,21 @@ class Simulation:
         for crew in shares:
             answers |= self._crew[crew].receive() or {}
         return answers
+
+
+def simulate(
+    data: Episodes, tasks: Sequence[Task], settings: Score, *, every: int = 5
+) -> Simulation:
+    """Environments for the tasks; the first few are watched, a frame `every` so many steps."""
+    rows = [task.rows(data) for task in tasks]
+    return Simulation(
+        data.env,
+        [Place(data.row(start), data.row(goal)) for start, goal in rows],
+        size=data.image_size,
+        watched=range(min(WATCHED, len(tasks))),
+        every=every,
+        workers=settings.workers,
+    )
 
 
 @dataclass(frozen=True)
