@@ -23,8 +23,9 @@ from sdjepa.plan.agent import Planner, Receding
 from sdjepa.plan.batch import Bounds, Situation
 from sdjepa.plan.costs import candidate_cost
 from sdjepa.plan.load import Loaded
-from sdjepa.plan.rollout import Layer, _fused, attend, attend_each, rollout, run_block, weights_of
+from sdjepa.plan.rollout import _fused, attend, attend_each, rollout, run_block
 from sdjepa.plan.solvers import SOLVERS, Plan, Problem
+from sdjepa.plan.weights import Layer, weights_of
 from sdjepa.resolve import resolve
 from sdjepa.seeds import stream
 from sdjepa.train.checkpoint import Checkpoint

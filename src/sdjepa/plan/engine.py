@@ -18,17 +18,9 @@ from sdjepa.errors import UserError
 from sdjepa.model.split import Parts
 from sdjepa.model.world_model import WorldModel
 from sdjepa.plan.costs import candidate_cost
-from sdjepa.plan.rollout import (
-    Cache,
-    Exit,
-    KeysValues,
-    Layer,
-    rollout,
-    run_block,
-    run_exit,
-    weights_of,
-)
+from sdjepa.plan.rollout import Cache, KeysValues, rollout, run_block, run_exit
 from sdjepa.plan.solvers import Cost, Step, as_it_is
+from sdjepa.plan.weights import Exit, Layer, weights_of
 
 SHARE_OF_FREE_MEMORY = 0.6
 MOST_TASKS = 256
