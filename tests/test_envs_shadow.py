@@ -58,4 +58,5 @@ def test_nothing_casts_a_shadow_outside_the_box_and_the_box_is_small(env):
 def test_the_box_around_boxes_holds_both_and_an_empty_one_adds_nothing():
     first, second = (3, 4, 10, 12), (5, 1, 20, 6)
     assert shadow.join(first, second) == (3, 1, 20, 12)
+    assert shadow.join(shadow.NOTHING, shadow.NOTHING) == shadow.NOTHING
     assert shadow.join(first, shadow.NOTHING) == shadow.join(shadow.NOTHING, first) == first

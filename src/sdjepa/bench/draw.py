@@ -232,9 +232,14 @@ class Drawing:
             more = {"of": painter.visible.triangles, "lists": painter.visible.made}
             yield "triangles kept in a pass", float(np.mean(counts)), "", more
         yield "in use: MuJoCo's map in a box", float(painter.limit is not None), "(1 = yes)", {}
-        size = painter.context.shadowSize
-        share = [(b[2] - b[0]) * (b[3] - b[1]) / size**2 for b in (s.shadows for s in self._scenes)]
-        yield "share of the shadow map", 100 * float(np.mean(share)), "%", {"side": size}
+        boxes, cleared = [scene.shadows for scene in self._scenes], []
+        for scene in self._scenes:
+            painter.draw(scene)
+            cleared += [painter.caster.cleared] if painter.caster is not None else []
+        side = painter.context.shadowSize
+        for what, found in (("with shadows", boxes), ("cleared", cleared)):
+            share = [(b[2] - b[0]) * (b[3] - b[1]) / side**2 for b in found]
+            yield f"shadow map, {what}", 100 * float(np.mean(share or [1])), "%", {"side": side}
 
     def _map_only(self, painter: Painter, scene: Scene) -> None:
         assert painter.caster is not None
@@ -248,7 +253,7 @@ class Drawing:
 
     def _plain_lines(self, painter: Painter) -> Iterator[Line]:
         """With the ground in the map, and with nothing to draw."""
-        grounds = painter._casters.grounds or self._painter._casters.grounds or []
+        grounds = painter._casters.look(self._scenes[0].mjv)
         for scene in self._scenes:
             for place in grounds:
                 scene.mjv.geoms[place].category = 1  # static, as it was

@@ -7,14 +7,14 @@ MuJoCo's; and meshes cut down to what `Visible` leaves, else whole.
 
 import importlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from jaxtyping import UInt8
 
 from sdjepa.envs.caster import Caster, Pose, Unsupported, forgive
-from sdjepa.envs.shadow import NOTHING, Box, Casters, join
+from sdjepa.envs.shadow import NOTHING, Box, Casters, around, join
 from sdjepa.envs.visible import View, Visible
 
 WAYS = ("cast", "cut", "confine")  # what is tried, in this order; the last instead of the first
@@ -36,6 +36,7 @@ class Scene:
 
     mjv: Any
     shadows: Box = NOTHING
+    boxes: np.ndarray = field(default_factory=lambda: np.zeros((0, 0, 4), dtype=np.int64))
     places: Places | None = None
     pose: Pose | None = None
     view: View | None = None
@@ -87,7 +88,8 @@ class Painter:
         self._renderer._scene, kept = scene.mjv, self._renderer._scene
         self._renderer.update_scene(data, camera=camera)
         self._renderer._scene = kept
-        scene.shadows = self._casters.note(scene.mjv, data)
+        scene.boxes = self._casters.note(scene.mjv, data)
+        scene.shadows = around(scene.boxes.reshape(-1, 4))
         scene.places = Places(data.geom_xpos.copy(), data.geom_xmat.copy())
         scene.pose = scene.view = None
         self._prepare(scene)
@@ -96,7 +98,7 @@ class Painter:
         """What the ways in use need; known to be in use from the first drawing on."""
         assert scene.places is not None
         if self.caster is not None and scene.pose is None:
-            scene.pose = self.caster.pose(scene.places, scene.shadows)
+            scene.pose = self.caster.pose(scene.places, scene.boxes[0])
         if self.visible is not None and scene.view is None:
             scene.view = self.visible.view(scene.mjv, scene.places)
 
@@ -176,7 +178,7 @@ class Painter:
             return None
 
     def _make_caster(self, scene: Scene) -> Caster:
-        model, grounds = self._renderer.model, self._casters.grounds or []
+        model, grounds = self._renderer.model, self._casters.look(scene.mjv)
         return Caster(model, self.context, scene=scene.mjv, grounds=grounds)
 
     def _make_visible(self, scene: Scene) -> Visible:

@@ -11,7 +11,7 @@ import importlib
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 MARGIN_TEXELS = 4  # for rounding and for the filter that reads four texels
 SQUARELY = 0.5  # a ground's normal and the light that falls on it are within 60 degrees
@@ -31,21 +31,20 @@ class Casters:
         self._lights: list[Light] = []
         self.grounds: list[int] | None = None  # their places in a scene; known from the first
 
-    def note(self, scene: Any, data: Any) -> Box:
-        """Let the scene's grounds cast no shadow; the box around what casts one."""
-        if self.grounds is None:
-            self._look(scene)
-        assert self.grounds is not None
-        for place in self.grounds:
+    def note(self, scene: Any, data: Any) -> Int[np.ndarray, "lights geoms 4"]:
+        """Let the scene's grounds cast no shadow; boxes of all geoms, empty where none is cast."""
+        for place in self.look(scene):
             # The one thing MuJoCo's drawing looks up a category for is who casts a shadow.
             scene.geoms[place].category = self._mujoco.mjtCatBit.mjCAT_DECOR
-        box = NOTHING
-        for frame in self._lights:
-            box = join(box, self._box(*frame, data=data))
-        return box
+        boxes = np.zeros((len(self._lights), len(self._casts), 4), dtype=np.int64)
+        for number, frame in enumerate(self._lights):
+            boxes[number, self._casts] = self._boxes(*frame, data=data)
+        return boxes
 
-    def _look(self, scene: Any) -> None:
-        """What stays as it is: lights, grounds, and the sizes of all else."""
+    def look(self, scene: Any) -> list[int]:
+        """The scene's grounds; at the first, note what stays: lights, and the sizes of all else."""
+        if self.grounds is not None:
+            return self.grounds
         geoms = [scene.geoms[i] for i in range(scene.ngeom)]
         lights = [scene.lights[i] for i in range(scene.nlight) if scene.lights[i].castshadow]
         places = np.array([geom.pos for geom in geoms], dtype=np.float64)
@@ -71,15 +70,16 @@ class Casters:
             opening = np.tan(np.radians(min(2 * light.cutoff * self._scale, 160)) / 2)
             wide = None if light.type == directional else opening
             self._lights.append((np.array(light.pos, dtype=np.float64), axes, wide))
+        return self.grounds
 
-    def _box(
+    def _boxes(
         self,
         position: Float[np.ndarray, "3"],
         axes: Float[np.ndarray, "3 3"],
         wide: float | None,
         *,
         data: Any,
-    ) -> Box:
+    ) -> Int[np.ndarray, "casters 4"]:
         turn = axes @ data.geom_xmat[self._casts].reshape(-1, 3, 3)
         middle = (data.geom_xpos[self._casts] - position) @ axes.T
         middle += np.einsum("nij,nj->ni", turn, self._middle[self._casts])
@@ -88,24 +88,31 @@ class Casters:
         if wide is None:
             left, right = low[:, :2] / self._clip, high[:, :2] / self._clip
         elif (low[:, 2] <= 0).any():  # beside the light: it may fall anywhere
-            return (0, 0, self._size, self._size)
+            return np.array([[0, 0, self._size, self._size]])
         else:
             near, far = wide * low[:, 2:], wide * high[:, 2:]
             left = np.minimum(low[:, :2] / near, low[:, :2] / far)
             right = np.maximum(high[:, :2] / near, high[:, :2] / far)
         # MuJoCo leaves a texel free at every edge of the map.
         scale = (self._size - 2) / 2
-        start = np.floor(1 + scale * (1 + left.min(0)) - MARGIN_TEXELS).clip(0, self._size)
-        stop = np.ceil(1 + scale * (1 + right.max(0)) + MARGIN_TEXELS).clip(0, self._size)
-        return (int(start[0]), int(start[1]), int(stop[0]), int(stop[1]))
+        start = np.floor(1 + scale * (1 + left) - MARGIN_TEXELS).clip(0, self._size)
+        stop = np.ceil(1 + scale * (1 + right) + MARGIN_TEXELS).clip(0, self._size)
+        return np.hstack([start, stop]).astype(np.int64)
+
+
+def around(boxes: Int[np.ndarray, "boxes 4"]) -> Box:
+    """The box around all; an empty one has no place."""
+    boxes = boxes[(boxes[:, :2] < boxes[:, 2:]).all(1)]
+    if not len(boxes):
+        return NOTHING
+    left, low = boxes[:, :2].min(0).tolist()
+    right, high = boxes[:, 2:].max(0).tolist()
+    return (left, low, right, high)
 
 
 def join(first: Box, second: Box) -> Box:
     """The box around two; an empty one has no place."""
-    if first == NOTHING or second == NOTHING:
-        return second if first == NOTHING else first
-    left, low = min(first[0], second[0]), min(first[1], second[1])
-    return (left, low, max(first[2], second[2]), max(first[3], second[3]))
+    return around(np.array([first, second]))
 
 
 def upward(forward: Float[np.ndarray, "3"]) -> Float[np.ndarray, "3"]:
