@@ -190,7 +190,7 @@ def test_planning_weights_are_recorded_and_change_a_score_file(a_run: Path):
         cost="angular", gamma=3.0, candidates=16, elites=4, iterations=2, history=3, replan=1
     )
     path = score(a_run, plan=plan)
-    assert path.name == "strict-angular-cem-o25-r1-h3.json"
+    assert path.name == "strict-angular-cem-o25-gamma3.0-r1-h3.json"
     assert read_json(path)["config"]["plan"]["gamma"] == 3.0
 
 
