@@ -208,7 +208,7 @@ class Drawing:
             ("as collected", ("cast", "cut", "confine")),
             ("own map, whole meshes", ("cast",)),
             ("MuJoCo's map in a box", ("confine",)),
-            ("MuJoCo's whole map, no ground", ()),
+            ("as MuJoCo draws", ()),
         ):
             painter = Painter(self._model, size=NATIVE_SIZE, shadow=0, ways=ways)
             yield self._line(f"GPU: {what}", painter)
@@ -252,15 +252,7 @@ class Drawing:
         painter.caster.draw(dataclasses.replace(scene.pose, order=[]))
 
     def _plain_lines(self, painter: Painter) -> Iterator[Line]:
-        """With the ground in the map, and with nothing to draw."""
-        grounds = painter._casters.look(self._scenes[0].mjv)
-        for scene in self._scenes:
-            for place in grounds:
-                scene.mjv.geoms[place].category = 1  # static, as it was
-        yield self._line("GPU: as MuJoCo draws", painter)
-        for scene in self._scenes:
-            for place in grounds:
-                scene.mjv.geoms[place].category = 4  # decoration
+        """With nothing to draw."""
         geoms = [scene.mjv.ngeom for scene in self._scenes]
         for scene in self._scenes:
             scene.mjv.ngeom = 0

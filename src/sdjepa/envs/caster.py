@@ -99,10 +99,10 @@ class Caster:
         lights = [scene.lights[i] for i in range(scene.nlight) if scene.lights[i].castshadow]
         if len(lights) != 1 or not context.shadowFBO:
             raise Unsupported("a map is kept for one light")
-        geoms = [(i, scene.geoms[i]) for i in range(scene.ngeom) if i not in grounds]
-        if any(geom.objtype != self._mujoco.mjtObj.mjOBJ_GEOM for _, geom in geoms):
+        geoms = [scene.geoms[i] for i in range(scene.ngeom)]
+        if any(geom.objtype != self._mujoco.mjtObj.mjOBJ_GEOM for geom in geoms):
             raise Unsupported("only geoms cast shadows")
-        self.objects = np.array([geom.objid for _, geom in geoms])
+        self.objects, self._grounds = np.array([geom.objid for geom in geoms]), grounds
         platform: Any = importlib.import_module("OpenGL.platform")
         library = platform.PLATFORM.GL
         # Function objects of our own: PyOpenGL's check for errors after each of some 100 calls.
@@ -117,7 +117,7 @@ class Caster:
         self._begin, self._end = self._names(2), self._lists[-1][0] + 1
         self._forward = np.array(lights[0].dir, dtype=np.float32)
         self._compile_frame(lights[0], scene)
-        self._compile_geoms(model, [geom for _, geom in geoms])
+        self._compile_geoms(model, geoms)
         self._make_buffers()
         self._before: Pose | None = None  # what the map shows
         self.cleared: Box = NOTHING
@@ -188,7 +188,7 @@ class Caster:
             gl.glNewList(name, gl.GL_COMPILE)
             if geom.type == kinds.mjGEOM_MESH:
                 gl.glCallList(meshes[geom.dataid])
-            elif geom.type == kinds.mjGEOM_PLANE and geom.dataid >= 0:
+            elif geom.type == kinds.mjGEOM_PLANE and geom.dataid >= 0 and min(size[:2]) > 0:
                 gl.glCallList(self._context.basePlane + geom.dataid + 1)
             elif geom.type == kinds.mjGEOM_CAPSULE:
                 middle = np.float32(0.5 * (size[0] + size[1]))
@@ -248,8 +248,9 @@ class Caster:
         turns[:, :3, :3] = data.geom_xmat[self.objects].reshape(-1, 3, 3).swapaxes(1, 2)
         turns[:, 3, 3] = 1
         places = data.geom_xpos[self.objects].astype(np.float32)
-        order = np.argsort(places @ self._forward, kind="stable")
-        return Pose(places, turns.reshape(count, 16), order.tolist(), boxes[self.objects])
+        order = np.argsort(places @ self._forward, kind="stable").tolist()
+        order = [number for number in order if number not in self._grounds]
+        return Pose(places, turns.reshape(count, 16), order, boxes[self.objects])
 
     def use(self, own: bool) -> None:
         """Let MuJoCo clear a texel in place of the map, or draw its map itself."""
@@ -259,10 +260,11 @@ class Caster:
     def _left_behind(self, pose: Pose) -> Box:
         """The box around all old places of what has moved; what stands still is drawn over."""
         before = self._before
+        whole = (0, 0, self._size, self._size)
         if before is None:
-            return (0, 0, self._size, self._size)
+            return whole
         moved = (pose.places != before.places).any(1) | (pose.turns != before.turns).any(1)
-        return around(before.boxes[moved])
+        return whole if moved[self._grounds].any() else around(before.boxes[moved])
 
     def draw(self, pose: Pose) -> None:
         """Fill the map; cleared first is where things were that moved since the frame before."""
@@ -278,11 +280,14 @@ class Caster:
         call, move, turn = self._call, self._move, self._turn
         call(self._begin)
         start, places = pose.turns.ctypes.data, pose.places.tolist()
-        for number in pose.order:
+        for number in [*pose.order, *self._grounds]:
+            if number in self._grounds:  # which all of the map shows, and only the box has lost
+                gl.glEnable(gl.GL_SCISSOR_TEST)
             move(*places[number])
             turn(start + 64 * number)
             call(self._drawn[number])
         call(self._end)
+        gl.glDisable(gl.GL_SCISSOR_TEST)
         self._mujoco.mjr_restoreBuffer(self._context)
 
     def close(self) -> None:

@@ -111,6 +111,7 @@ class Painter:
             self._draw_cast(scene)
         elif self.limit is not None:
             self.limit(join(self._before, scene.shadows))
+            self._spare_grounds(scene)
             self._render(scene)
             self.limit(None)
             self._before = scene.shadows
@@ -138,6 +139,11 @@ class Painter:
         geoms, decor = scene.mjv.geoms, int(self._mujoco.mjtCatBit.mjCAT_DECOR)
         for place, category in enumerate(self._categories):
             geoms[place].category = category if by_mujoco else decor
+
+    def _spare_grounds(self, scene: Scene) -> None:
+        """Let grounds cast no shadow: the one thing MuJoCo looks up a category for."""
+        for place in self._casters.look(scene.mjv):
+            scene.mjv.geoms[place].category = int(self._mujoco.mjtCatBit.mjCAT_DECOR)
 
     def _render(self, scene: Scene) -> None:
         self._mujoco.mjr_render(self._whole, scene.mjv, self.context)
@@ -196,6 +202,7 @@ class Painter:
         self._render(scene)  # clears the map
         scene.mjv.ngeom = count
         limit(scene.shadows)
+        self._spare_grounds(scene)
         self._render(scene)
         limit(None)
         return limit if np.array_equal(self._read(), whole) else None

@@ -1,10 +1,10 @@
-"""Shadows at less cost and of the same pixels: a MuJoCo scene in, what its shadow map needs out.
+"""Where shadows are cast: a MuJoCo scene in, the parts of its shadow map that each geom needs out.
 
 MuJoCo clears and fills the whole shadow map for every frame, on a GPU with few drawing units most
-of a frame's time. Two things of that are never seen. The ground is drawn into the map although all
-that it could shade lies below it. And only where something casts a shadow does the map ever change:
-drawing can be kept inside a box around all that casts one, now and in the frame before; the rest
-stays clear from the first frame on.
+of a frame's time. Only where something moves does the map ever change, and boxes around geoms, as
+the light sees them, tell where that is. The ground has none: it is everywhere and stands still. It
+could be left out of the map but for a few samples at the edge of a triangle, whose place is taken
+from beside it and may lie below the ground.
 """
 
 import importlib
@@ -32,10 +32,8 @@ class Casters:
         self.grounds: list[int] | None = None  # their places in a scene; known from the first
 
     def note(self, scene: Any, data: Any) -> Int[np.ndarray, "lights geoms 4"]:
-        """Let the scene's grounds cast no shadow; boxes of all geoms, empty where none is cast."""
-        for place in self.look(scene):
-            # The one thing MuJoCo's drawing looks up a category for is who casts a shadow.
-            scene.geoms[place].category = self._mujoco.mjtCatBit.mjCAT_DECOR
+        """Boxes of all geoms, empty for grounds and what casts no shadow."""
+        self.look(scene)
         boxes = np.zeros((len(self._lights), len(self._casts), 4), dtype=np.int64)
         for number, frame in enumerate(self._lights):
             boxes[number, self._casts] = self._boxes(*frame, data=data)

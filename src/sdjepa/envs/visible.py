@@ -21,7 +21,7 @@ from jaxtyping import Bool, Float, Int
 
 from sdjepa.envs.caster import Unsupported, compile_triangles, corners, forgive, merge
 
-CELL_M = 0.2
+CELL_M = 0.3  # with smaller ones many a frame needs a list that was not yet made
 ROUNDED = 1.5  # of a part of a pixel: two corners may both move by half its diagonal
 AROUND = 1.03  # the picture's edges are moved out by 3 %
 MOST_LISTS = 64  # of a mesh
@@ -43,15 +43,18 @@ class Mesh:
     first: Float[np.ndarray, "triangles 3"]
 
     def kept(
-        self, camera: Float[np.ndarray, "3"], *, reach: float, pixel: float
+        self, camera: Float[np.ndarray, "3"], *, half: float, pixel: float
     ) -> Bool[np.ndarray, "triangles"]:
-        """Triangles some camera within `reach` may see; `pixel`: what is told apart at 1 m."""
-        before = self.facing @ camera - self.level
-        far = np.linalg.norm(self.first - camera, axis=1) + reach
+        """Triangles some camera of a cube of side 2 `half` may see, around `camera`.
+
+        `pixel` is the least length that is told apart in the picture at 1 m.
+        """
+        before = self.facing @ camera - self.level + half * np.abs(self.facing).sum(1)
+        far = np.linalg.norm(self.first - camera, axis=1) + half * np.sqrt(3)
         # A triangle's height in the picture is height * |sine| / (pixel * distance).
         with np.errstate(divide="ignore", invalid="ignore"):
             sine = ROUNDED * pixel * far / self.height
-        return ~(before + reach < -sine * far)
+        return ~(before < -sine * far)
 
 
 def read_mesh(model: Any, number: int) -> Mesh:
@@ -180,7 +183,7 @@ class Visible:
         """Corners, by vertex, of the triangles of a mesh that a camera in a cell may see."""
         mesh = self._read[key[0]]
         camera = np.array(key[1:], dtype=np.float64) * CELL_M
-        kept = mesh.kept(camera, reach=CELL_M * np.sqrt(3) / 2, pixel=self._pixel)
+        kept = mesh.kept(camera, half=CELL_M / 2, pixel=self._pixel)
         return mesh.index[kept]
 
     @property
