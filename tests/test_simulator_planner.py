@@ -169,4 +169,6 @@ def test_it_stands_beside_a_models_score(a_run: Path, tiny_data: Path, sdjepa, t
     (folder / "perfect").mkdir(parents=True)
     (folder / "perfect" / "config.toml").write_bytes((a_run / "config.toml").read_bytes())
     write_json(folder / "perfect" / "scores" / "strict-simulator.json", result)
-    assert "| 25 | simulator-success | cem 32 x 5, replan 5, history 1 |" in table(folder).read_text()
+    assert (
+        "| 25 | simulator-success | cem 32 x 5, replan 5, history 1 |" in table(folder).read_text()
+    )
