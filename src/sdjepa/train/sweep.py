@@ -76,7 +76,7 @@ def _counted(progress: Progress, which: str) -> Progress:
 
 def _forget() -> None:
     """Of the last run: what was compiled and recorded for it holds its weights."""
-    torch.compiler.reset()
     gc.collect()
     if torch.cuda.is_available():
+        torch.compiler.reset()  # imports the compiler, which elsewhere nobody needs
         torch.cuda.empty_cache()
