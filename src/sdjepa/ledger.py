@@ -158,19 +158,22 @@ def _number(count: int | None) -> str:
     return "-" if count is None else f"{count:,}"
 
 
-def _scored(name: str, record: dict[str, Any]) -> str:
-    low, high = record["wilson95"]
-    plan, settings = record["config"]["plan"], record["config"]["score"]
-    floors = record["floors"]
-    search = (
-        f"{plan['solver']} {plan['candidates']} x {plan['iterations']}, replan {plan['replan']}"
-        f", history {plan['history']}"
-    )
+def said_search(plan: dict[str, Any]) -> str:
+    """A score's search in a few words: what always counts, and what is not the benchmark's."""
+    said = f"{plan['solver']} {plan['candidates']} x {plan['iterations']}, replan {plan['replan']}"
+    said += f", history {plan.get('history', 1)}"
     own = Plan()
     for key in ("horizon", "when", "ahead", "bounds", "effort"):
         value = plan.get(key, getattr(own, key))  # a score from before there was such a key
         if value != getattr(own, key):
-            search += f", {key} {value}"
+            said += f", {key} {value}"
+    return said
+
+
+def _scored(name: str, record: dict[str, Any]) -> str:
+    low, high = record["wilson95"]
+    settings, floors = record["config"]["score"], record["floors"]
+    search = said_search(record["config"]["plan"])
     return (
         f"| {name} | {record['protocol']} | {record['num_tasks']} ({record['tasks_hash']}) "
         f"| {settings['offset']} | {record['cost']} | {search} "

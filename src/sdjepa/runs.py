@@ -139,7 +139,8 @@ class Run:
             )
         run = Run(path)
         write_atomic(path / "config.toml", tomli_w.dumps(config.model_dump()))
-        manifest = {"seed": config.train.seed, "command": sys.argv, **provenance()}
+        command = ["sdjepa", *sys.argv[1:]]  # by whichever path it was started
+        manifest = {"seed": config.train.seed, "command": command, **provenance()}
         write_json(path / "manifest.json", manifest)
         return run
 

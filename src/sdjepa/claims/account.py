@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from sdjepa.claims.estimate import Estimate
-from sdjepa.claims.evidence import Kept, departures, facing, read, said_search, search, trained_for
+from sdjepa.claims.evidence import Kept, departures, facing, read, search, trained_for
 from sdjepa.claims.finding import MISSING, RULES, Finding
 from sdjepa.claims.judge import judged, measured
 from sdjepa.claims.paper import Arm, Claim, Paper, paper
 from sdjepa.errors import UserError
+from sdjepa.ledger import said_search
 from sdjepa.runs import provenance, write_atomic
 
 BEGIN, END = "<!-- claims: begin -->", "<!-- claims: end -->"
@@ -79,7 +80,9 @@ def _pairs(runs: Sequence[Kept]) -> list[Pair]:
         sides = facing(Arm("A2", k, cost), mine, to=Arm("A0", 0, "full"), under=under[key])
         if sides is not None:
             env, (recipe, _), protocol, offset, _ = key
-            condition = f"{protocol}, offset {offset}, {said_search(mine[0][1])}"
+            condition = (
+                f"{protocol}, offset {offset}, {said_search(mine[0][1].record['config']['plan'])}"
+            )
             found.append(Pair(env, k, cost, condition, recipe, measured(sides)))
     return sorted(found, key=lambda pair: (pair.env, pair.k, pair.cost, pair.condition))
 

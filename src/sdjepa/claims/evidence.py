@@ -153,13 +153,6 @@ def search(entry: Entry) -> tuple[Any, ...]:
     return tuple(plan.get(key, getattr(OWN, key)) for key in SEARCH)  # older files lack a key
 
 
-def said_search(entry: Entry) -> str:
-    """The search in a few words."""
-    plan = entry.record["config"]["plan"]
-    text = f"{plan['solver']} {plan['candidates']} x {plan['iterations']}, replan {plan['replan']}"
-    return text if plan.get("history", 1) == 1 else f"{text}, history {plan['history']}"
-
-
 def meets(entry: Entry, *, protocol: str, iterations: int, known: Paper) -> bool:
     """Whether a score was made under the published search and task, and under this protocol."""
     settings, plan = entry.record["config"]["score"], entry.record["config"]["plan"]

@@ -23,7 +23,6 @@ from sdjepa.claims.evidence import (
     facing,
     meets,
     pooled,
-    said_search,
     trained_for,
 )
 from sdjepa.claims.finding import (
@@ -39,6 +38,7 @@ from sdjepa.claims.finding import (
 from sdjepa.claims.paper import Arm, Claim, Paper, Row
 from sdjepa.claims.reading import compass_finding
 from sdjepa.compare import Entry
+from sdjepa.ledger import said_search
 
 
 def judged(paper: Paper, runs: Sequence[Kept]) -> list[Finding]:
@@ -215,8 +215,8 @@ def _found(
         control=", ".join(rates),
         verdict=verdict,
         why=why,
-        setting=f"{entry.record['protocol']}, {said_search(entry)}, recipe {kept.recipe}, "
-        f"{trained_for(entry):,} steps",
+        setting=f"{entry.record['protocol']}, {said_search(entry.record['config']['plan'])}, "
+        f"recipe {kept.recipe}, {trained_for(entry):,} steps",
         runs=tuple(dict.fromkeys(one.name for side in sides for one in side.kept)),
     )
 

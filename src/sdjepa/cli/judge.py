@@ -1,11 +1,15 @@
 """Verbs that judge runs: score, floors, ceiling, compare, ledger, claims."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from sdjepa.cli.app import STAGES, DataPath, RunPath, Sets, app, bar, console, said
+
+if TYPE_CHECKING:
+    from sdjepa.config import Config
 
 
 @app.command(rich_help_panel=STAGES)
@@ -41,11 +45,7 @@ def score(
 
     sdjepa score runs/a2 --protocol strict --tasks 100 --cost content,full
     """
-    from itertools import product
-
-    from sdjepa.config import BUDGET_PER_OFFSET, PROTOCOL_TASKS
     from sdjepa.data.episodes import Episodes
-    from sdjepa.resolve import change
     from sdjepa.score import SWEEP_OFFSETS, check_room
     from sdjepa.scoring.trained import score as work
     from sdjepa.train.checkpoint import load_config
@@ -57,20 +57,12 @@ def score(
     always |= {"plan.solver": solver, "plan.seconds": seconds, "plan.history": history}
     always |= {"plan.batch": batch, "score.tasks": tasks}
     offsets = [str(apart) for apart in SWEEP_OFFSETS] if sweep else _each(offset)
-    configs = []
-    for rule, measure, rounds, apart in product(
-        _each(protocol), _each(cost), _each(iterations), offsets
-    ):
-        asked: dict[str, object] = {"score.protocol": rule, "score.offset": apart}
-        asked |= {"plan.cost": measure, "plan.iterations": rounds}
-        if rule is not None:
-            apart = apart or "25"
-            asked |= {"score.offset": apart, "score.tasks": PROTOCOL_TASKS.get(rule)}
-        if apart is not None and apart.isdigit():
-            asked["score.budget"] = BUDGET_PER_OFFSET * int(apart)
-        asked |= {key: value for key, value in always.items() if value is not None}
-        flags = [f"{key}={value}" for key, value in asked.items() if value is not None]
-        configs.append(change(own, [*flags, *sets]))
+    configs = _combinations(
+        own,
+        (_each(protocol), _each(cost), _each(iterations), offsets),
+        always={key: value for key, value in always.items() if value is not None},
+        sets=sets,
+    )
     if len(configs) > 1 and manifest is None:
         episodes = Episodes.open(data or Path(own.data.path))
         for config in configs:
@@ -92,6 +84,33 @@ def score(
         paths.append(path)
     for path in paths:
         said(path)
+
+
+def _combinations(
+    own: "Config",
+    lists: Sequence[Sequence[str | None]],  # of protocols, costs, iterations and offsets
+    *,
+    always: dict[str, object],
+    sets: Sequence[str],
+) -> "list[Config]":
+    """One for every combination: what was said, else the protocol's, else the run's own."""
+    from itertools import product
+
+    from sdjepa.config import BUDGET_PER_OFFSET, PROTOCOL_TASKS
+    from sdjepa.resolve import change
+
+    configs = []
+    for rule, measure, rounds, apart in product(*lists):
+        asked: dict[str, object] = {"score.protocol": rule, "score.offset": apart}
+        asked |= {"plan.cost": measure, "plan.iterations": rounds}
+        if rule is not None:
+            apart = apart or "25"
+            asked |= {"score.offset": apart, "score.tasks": PROTOCOL_TASKS.get(rule)}
+        if apart is not None and apart.isdigit():
+            asked["score.budget"] = BUDGET_PER_OFFSET * int(apart)
+        flags = [f"{key}={value}" for key, value in (asked | always).items() if value is not None]
+        configs.append(change(own, [*flags, *sets]))
+    return configs
 
 
 def _each(text: str | None) -> list[str | None]:

@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int, UInt32
 
-from sdjepa.envs.shadow import NOTHING, Box, around, upward
+from sdjepa.envs.shadow import MOST_DEGREES, NOTHING, Box, around, upward
 
 # MuJoCo's lists of simple shapes, in its order.
 SPHERE, TOP, BOTTOM, CYLINDER, OPEN_CYLINDER, _HAZE, BOX = range(7)
-MOST_DEGREES = 160  # a spot light opens no wider than this in its map
 
 
 @dataclass

@@ -15,6 +15,7 @@ from jaxtyping import Float, Int
 
 MARGIN_TEXELS = 4  # for rounding and for the filter that reads four texels
 SQUARELY = 0.5  # a ground's normal and the light that falls on it are within 60 degrees
+MOST_DEGREES = 160  # a spot light opens no wider than this in its map
 HIDDEN_GROUP = 3  # geoms of this group and above are not drawn
 
 Box = tuple[int, int, int, int]  # left, low, right and upper edge, in texels
@@ -65,7 +66,8 @@ class Casters:
             forward = np.array(light.dir, dtype=np.float64)
             across = np.cross(forward, upward(forward))
             axes = np.stack([across, np.cross(across, forward), forward])
-            opening = np.tan(np.radians(min(2 * light.cutoff * self._scale, 160)) / 2)
+            degrees = min(2 * light.cutoff * self._scale, MOST_DEGREES)
+            opening = np.tan(np.radians(degrees) / 2)
             wide = None if light.type == directional else opening
             self._lights.append((np.array(light.pos, dtype=np.float64), axes, wide))
         return self.grounds
