@@ -198,6 +198,26 @@ def test_a_batch_encoded_in_parts_has_the_gradients_and_statistics_of_the_whole(
             assert_close(buffers[name], buffer)
 
 
+def test_every_product_of_the_predictor_is_in_the_precision_of_the_run():
+    """Also those of a rollout: outside autocast they were float32, a third of a step's time."""
+    config = change(
+        small_config(resolve()),
+        ["objectives.rollout_weight=1.0", "objectives.rollout_blocks=3", "train.precision=bf16"],
+    )
+    model = build(config.model, seed=0).train()
+    found: list[torch.dtype] = []
+    for module in model.predictor.modules():
+        if isinstance(module, torch.nn.Linear):
+            module.register_forward_hook(lambda _m, _i, out: found.append(out.dtype))
+    batch = Batch(**random_batch(8))
+    scene = look(model, config, batch, drawn=numbers(config, batch, step=0))
+    passes = 3  # one over true latents, two over imagined ones
+    assert len(found) % passes == 0
+    terms = losses(scene)
+    assert set(found) == {torch.bfloat16}
+    assert all(term.dtype == torch.float32 for term in terms.values())
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "sets",
@@ -223,7 +243,7 @@ def test_the_whole_forward_pass_is_one_graph_and_computes_what_eager_does(sets: 
     )
     batch = Batch(**random_batch(8))
     drawn = numbers(config, batch, step=0)
-    terms, latents, _ = traced(_tensors(batch), drawn)
+    terms, (latents, *_) = traced(_tensors(batch), drawn)
     expected = losses(look(model, config, batch, drawn=drawn), active=weights(config.objectives))
     assert terms.keys() == expected.keys()
     for name, term in expected.items():

@@ -20,6 +20,7 @@ class Scene:
     settings: Objectives
     latents: Float[Tensor, "batch time latent"]  # float32
     predicted: Float[Tensor, "batch steps latent"]  # of frames 1..steps
+    imagined: Float[Tensor, "batch blocks latent"] | None  # likewise, from frame 0 and actions
     parts: Parts
     actions: Float[Tensor, "batch time block"]
     episode: Int[Tensor, "batch"]

@@ -47,21 +47,42 @@ def observe(
     drawn: Mapping[str, tuple[Tensor, ...]],
     parts: int = 1,
 ) -> Scene:
-    """Encode a batch of windows and predict each frame from those before it."""
+    """Encode a batch of windows and predict each frame from those before it.
+
+    All that runs the networks happens here, in the caller's precision: terms are float32.
+    """
     encoded = model.encode(frames, parts=parts)
     predicted = model.teacher_forced(encoded, actions[:, : frames.shape[1] - 1]).float()
-    latents = encoded.float()
+    latents, imagined = encoded.float(), None
+    if settings.rollout_weight:
+        imagined = _imagined(model, latents, predicted, actions[:, : settings.rollout_blocks])
     return Scene(
         model=model,
         settings=settings,
         latents=latents,
         predicted=predicted,
+        imagined=imagined,
         parts=model.split(latents),
         actions=actions,
         episode=episode,
         step=step,
         drawn=drawn,
     )
+
+
+def _imagined(
+    model: WorldModel,
+    latents: Float[Tensor, "batch time latent"],
+    predicted: Float[Tensor, "batch steps latent"],
+    actions: Float[Tensor, "batch blocks block"],
+) -> Float[Tensor, "batch blocks latent"]:
+    """What the first frame and all actions lead to."""
+    first = predicted[:, :1]  # made already, from the one true latent
+    if actions.shape[1] == 1:
+        return first
+    begun = torch.cat([latents[:, :1], first], dim=1)
+    later = model.rollout(begun, actions[:, :1], actions[:, 1:])
+    return torch.cat([first, later.float()], dim=1)
 
 
 def losses(

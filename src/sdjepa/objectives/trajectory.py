@@ -1,6 +1,5 @@
 """How a path through latent space should look: predictable, and perhaps straight."""
 
-import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
@@ -38,14 +37,9 @@ def _straighten(scene: Scene) -> Tensor:
 
 
 def _rollout(scene: Scene) -> Tensor:
-    blocks = scene.settings.rollout_blocks
-    first = scene.predicted[:, :1]  # already made, from the one true latent
-    reached = first
-    if blocks > 1:
-        begun = torch.cat([scene.latents[:, :1], first], dim=1)
-        later = scene.model.rollout(begun, scene.actions[:, :1], scene.actions[:, 1:blocks])
-        reached = torch.cat([first, later.float()], dim=1)
-    return prediction_error(reached, scene.latents[:, 1 : blocks + 1])
+    assert scene.imagined is not None
+    blocks = scene.imagined.shape[1]
+    return prediction_error(scene.imagined, scene.latents[:, 1 : blocks + 1])
 
 
 TERMS: dict[str, Term] = {

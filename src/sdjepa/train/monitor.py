@@ -79,12 +79,7 @@ def token_cover(model: WorldModel, batch: Batch) -> dict[str, float]:
 
 
 def gradient_cosines(scene: Scene) -> dict[str, Float[Tensor, ""]]:
-    """Cosine between the encoder gradients of each pair of active terms; -1 is open conflict.
-
-    Terms are evaluated anew, and one that predicts would move the running averages of BatchNorm:
-    they are put back, so measuring does not change the run that is measured.
-    """
-    kept = [(buffer, buffer.clone()) for buffer in scene.model.buffers()]
+    """Cosine between the encoder gradients of each pair of active terms; -1 is open conflict."""
     parameters = [p for p in scene.model.encoder.parameters() if p.requires_grad]
     gradients = {}
     for name in weights(scene.settings):
@@ -96,9 +91,6 @@ def gradient_cosines(scene: Scene) -> dict[str, Float[Tensor, ""]]:
         ]
         # Over all ranks: the cosine of the joined batch is not the mean of the ranks' cosines.
         gradients[name] = ranks.total(torch.cat([g.flatten() for g in flat]))
-    # Through .data: a copy_ would count as a change of tensors the pending backward has saved.
-    for buffer, value in kept:
-        buffer.data.copy_(value)
     return {
         f"conflict_{a}_{b}": F.cosine_similarity(gradients[a], gradients[b], dim=0)
         for a, b in itertools.combinations(gradients, 2)

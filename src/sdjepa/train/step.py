@@ -27,6 +27,7 @@ from sdjepa.train.average import Average
 WARM_UPS = 3  # kernels are chosen and memory is found before recording
 Terms = dict[str, Float[Tensor, ""]]
 Drawn = dict[str, tuple[Tensor, ...]]
+Seen = tuple[Tensor, Tensor, Tensor | None]  # a scene's latents, predicted and imagined
 
 
 @dataclass(frozen=True)
@@ -174,9 +175,9 @@ class Recorded(_Way):
         super().__init__(model, config, optimizer=optimizer, average=average)
         active = weights(config.objectives)
 
-        def forward(batch: tuple[Tensor, ...], drawn: Drawn) -> tuple[Terms, Tensor, Tensor]:
+        def forward(batch: tuple[Tensor, ...], drawn: Drawn) -> tuple[Terms, Seen]:
             scene = look(model, config, Batch(*batch), drawn=drawn)
-            return losses(scene, active=active), scene.latents, scene.predicted
+            return losses(scene, active=active), (scene.latents, scene.predicted, scene.imagined)
 
         # fallback_random: dropout draws the numbers it would draw eagerly.
         self._forward = torch.compile(
@@ -215,7 +216,7 @@ class Recorded(_Way):
             self._optimizer.zero_grad(set_to_none=True)
             self._graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self._graph):
-                terms, latents, predicted = self._take()
+                terms, (latents, predicted, imagined) = self._take()
         with torch.no_grad():
             parts = self._model.split(latents)
         self._outcome = Outcome(
@@ -225,6 +226,7 @@ class Recorded(_Way):
                 settings=self._config.objectives,
                 latents=latents,
                 predicted=predicted,
+                imagined=imagined,
                 parts=parts,
                 actions=self._batch[1],
                 episode=self._batch[2],
@@ -233,11 +235,14 @@ class Recorded(_Way):
             ),
         )
 
-    def _take(self) -> tuple[Terms, Tensor, Tensor]:
-        terms, latents, predicted = self._forward(self._batch, self._drawn)
+    def _take(self) -> tuple[Terms, Seen]:
+        terms, seen = self._forward(self._batch, self._drawn)
         norm = self._descend(terms["loss"])
         detached = {name: term.detach() for name, term in terms.items()}
-        return detached | {"gradient_norm": norm}, latents.detach(), predicted.detach()
+        latents, predicted, imagined = seen
+        imagined = None if imagined is None else imagined.detach()
+        seen = (latents.detach(), predicted.detach(), imagined)
+        return detached | {"gradient_norm": norm}, seen
 
 
 def _quick(model: WorldModel, config: Config) -> AbstractContextManager:
