@@ -58,6 +58,63 @@ def test_nothing_casts_a_shadow_outside_the_box_and_the_box_is_small(env):
         assert (right - left) * (high - low) < 0.5 * size**2
 
 
+def test_a_map_cleared_in_parts_is_a_map_drawn_anew(env):
+    painter = painter_of(env)
+    maps = []
+    env.frame()
+    for anew in (False, True):
+        for seed in range(2):
+            scatter(env, seed)
+            painter.note(*env.subject()[1:], scene=painter._scene)
+            painter.make_current()
+            if anew:
+                painter.caster.use(True)
+            painter.caster.draw(painter._scene.pose)
+            painter.caster._gl.glBindFramebuffer(
+                painter.caster._gl.GL_FRAMEBUFFER, painter.caster._buffer
+            )
+            maps.append(painter.caster._read(0, 0, *[painter.context.shadowSize] * 2))
+            painter.restore()
+        whole = shadow.area(painter.caster.cleared) == painter.context.shadowSize**2
+        assert whole == anew
+    assert np.array_equal(maps[0], maps[2])
+    assert np.array_equal(maps[1], maps[3])
+    assert not np.array_equal(maps[0], maps[1])
+
+
+def test_only_a_ground_the_light_falls_straight_upon_has_one_depth(env):
+    painter = painter_of(env)
+    env.reset(np.random.default_rng(0))
+    env.frame()
+    light = next(
+        painter._scene.mjv.lights[i]
+        for i in range(painter._scene.mjv.nlight)
+        if painter._scene.mjv.lights[i].castshadow
+    )
+    straight = light.type == 1 and np.array_equal(light.dir, [0, 0, -1])  # 1: directional
+    assert (painter.caster.level is not None) == straight
+
+
+def test_strips_hold_every_box_lie_apart_and_are_smaller_than_the_box_around():
+    rng = np.random.default_rng(0)
+    side, gain = 512, 0
+    for _ in range(200):
+        corner = rng.integers(0, side, (rng.integers(1, 6), 2))
+        boxes = np.hstack([corner, (corner + rng.integers(0, 120, corner.shape)).clip(0, side)])
+        mask = np.zeros((side, side), dtype=int)
+        strips = shadow.strips(boxes, side=side)
+        for left, low, right, high in strips:
+            mask[low:high, left:right] += 1
+        assert mask.max(initial=0) <= 1
+        assert mask.sum() == shadow.area(strips)
+        for left, low, right, high in boxes:
+            assert mask[low:high, left:right].all()
+        around = shadow.around(boxes)
+        gain += shadow.area(strips) < shadow.area([around])
+    assert gain > 100
+    assert shadow.strips(np.array([shadow.NOTHING]), side=side) == []
+
+
 def test_the_box_around_boxes_holds_both_and_an_empty_one_adds_nothing():
     first, second = (3, 4, 10, 12), (5, 1, 20, 6)
     assert shadow.join(first, second) == (3, 1, 20, 12)

@@ -8,6 +8,7 @@ Ways of getting pixels: `frame` reads back each frame as it is drawn; `sheet` is
 
 import ctypes
 import dataclasses
+import functools
 import importlib
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,9 +19,10 @@ import numpy as np
 
 from sdjepa.config import Collect
 from sdjepa.envs.base import NATIVE_SIZE
-from sdjepa.envs.caster import forgive
+from sdjepa.envs.caster import Caster, forgive
 from sdjepa.envs.gl import Filmed, Sheet
 from sdjepa.envs.painter import Painter, Scene
+from sdjepa.envs.shadow import area
 
 KINDS = ("frame", "sheet", "sheet rgba", "sheet pbo", "tiles")
 SHARED = ("frame", "sheet", "sheet pbo")  # also measured in several processes at once
@@ -96,6 +98,18 @@ class PboSheet(Sheet):
         gl.glBindBuffer(gl.GL_PIXEL_PACK_BUFFER, 0)
         self.painter.restore()
         return cv2.cvtColor(sheet, cv2.COLOR_RGBA2RGB)
+
+
+def _map_only(painter: Painter, scene: Scene) -> None:
+    assert painter.caster is not None
+    assert scene.pose is not None
+    painter.caster.draw(scene.pose)
+
+
+def _scene_only(painter: Painter, scene: Scene, *, side: int) -> None:
+    """On the map as it is."""
+    mujoco: Any = importlib.import_module("mujoco")
+    mujoco.mjr_render(mujoco.MjrRect(0, 0, side, side), scene.mjv, painter.context)
 
 
 class Drawing:
@@ -193,8 +207,6 @@ class Drawing:
             painter = Painter(self._model, size=NATIVE_SIZE, shadow=0)
             quality.shadowsize, quality.offsamples = shadow, samples
             yield self._line(f"GPU: {what}", painter)
-            for scene in self._scenes:
-                painter.undress(scene)
             painter.close()
 
     def _differs(self) -> float:
@@ -214,8 +226,6 @@ class Drawing:
             yield self._line(f"GPU: {what}", painter)
             if what == "as collected":
                 yield from self._parts_lines(painter)
-            for scene in self._scenes:
-                painter.undress(scene)
             if not ways:
                 yield from self._plain_lines(painter)
             painter.close()
@@ -224,32 +234,52 @@ class Drawing:
         """What is in use, and what the shadow map costs alone."""
         yield "in use: own map", float(painter.caster is not None), "(1 = yes)", {}
         if painter.caster is not None:
-            yield self._line("GPU: only its map", painter, self._map_only)
-            yield self._line("GPU: only clearing its map", painter, self._clear_only)
+            yield from self._map_lines(painter, painter.caster)
+        # Scenes are dressed by now. In one pixel, what is left is work on vertices and triangles.
+        for what, side in (("only the scene", NATIVE_SIZE), ("the scene in a pixel", 1)):
+            yield self._line(f"GPU: {what}", painter, functools.partial(_scene_only, side=side))
         yield "in use: meshes cut", float(painter.visible is not None), "(1 = yes)", {}
         if painter.visible is not None:
             counts = [painter.visible.count(scene.view) for scene in self._scenes if scene.view]
             more = {"of": painter.visible.triangles, "lists": painter.visible.made}
             yield "triangles kept in a pass", float(np.mean(counts)), "", more
         yield "in use: MuJoCo's map in a box", float(painter.limit is not None), "(1 = yes)", {}
-        boxes, cleared = [scene.shadows for scene in self._scenes], []
+        boxes, cleared = [[scene.shadows] for scene in self._scenes], []
+        painter.draw(self._scenes[-1])  # so that no map is cleared whole
         for scene in self._scenes:
             painter.draw(scene)
             cleared += [painter.caster.cleared] if painter.caster is not None else []
         side = painter.context.shadowSize
         for what, found in (("with shadows", boxes), ("cleared", cleared)):
-            share = [(b[2] - b[0]) * (b[3] - b[1]) / side**2 for b in found]
-            yield f"shadow map, {what}", 100 * float(np.mean(share or [1])), "%", {"side": side}
+            share = [area(each) / side**2 for each in found]
+            more = {"side": side, "boxes": float(np.mean([len(each) for each in found or [[]]]))}
+            yield f"shadow map, {what}", 100 * float(np.mean(share or [1])), "%", more
 
-    def _map_only(self, painter: Painter, scene: Scene) -> None:
-        assert painter.caster is not None
-        assert scene.pose is not None
-        painter.caster.draw(scene.pose)
+    def _map_lines(self, painter: Painter, caster: Caster) -> Iterator[Line]:
+        """What is spent on the map: all of it, then each part alone, and other ways of clearing."""
 
-    def _clear_only(self, painter: Painter, scene: Scene) -> None:
-        assert painter.caster is not None
-        assert scene.pose is not None
-        painter.caster.draw(dataclasses.replace(scene.pose, order=[]))
+        def clear(_: Painter, scene: Scene) -> None:
+            assert scene.pose is not None
+            caster.draw(dataclasses.replace(scene.pose, order=[]))
+
+        def fill(_: Painter, scene: Scene, *, speck: bool) -> None:
+            assert scene.pose is not None
+            caster.fill(scene.pose, speck=speck)
+
+        level = caster.level
+        yield "ground of one depth", float(level is not None), "(1 = yes)", {}
+        yield self._line("GPU: only its map", painter, _map_only)
+        yield self._line("GPU: map, clearing", painter, clear)
+        if level is not None:
+            caster.strewn = False
+            yield self._line("GPU: map, clearing one box", painter, clear)
+            caster.level = None
+            yield self._line("GPU: map, clearing and ground", painter, clear)
+            caster.level, caster.strewn = level, True
+        for what, speck in (("triangles", False), ("triangles in a texel", True)):
+            draw = functools.partial(fill, speck=speck)
+            yield self._line(f"GPU: map, {what}", painter, draw)
+        caster.use(True)  # the map is not what it was
 
     def _plain_lines(self, painter: Painter) -> Iterator[Line]:
         """With nothing to draw."""

@@ -5,17 +5,22 @@ normals, three vertices for every triangle, and clears all of it. A map needs pl
 of our largest scene has 580,000 corners and 96,000 places. So MuJoCo is given a map of one texel to
 clear, no geom casts a shadow for it, and the map that it looks shadows up in is drawn here before:
 the same calls in the same order for every matrix, as rounding is part of the picture.
+
+Only what has moved since the frame before is wiped out, in a few boxes. A ground that is equally
+far everywhere in the map, as one is that the light shines straight down upon, is wiped in at once:
+that depth is what a box is cleared to. Other grounds are drawn again in the box around all.
 """
 
 import ctypes
 import importlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int, UInt32
 
-from sdjepa.envs.shadow import MOST_DEGREES, NOTHING, Box, around, upward
+from sdjepa.envs.shadow import MOST_DEGREES, Box, around, strips, upward
 
 # MuJoCo's lists of simple shapes, in its order.
 SPHERE, TOP, BOTTOM, CYLINDER, OPEN_CYLINDER, _HAZE, BOX = range(7)
@@ -119,7 +124,10 @@ class Caster:
         self._compile_geoms(model, geoms)
         self._make_buffers()
         self._before: Pose | None = None  # what the map shows
-        self.cleared: Box = NOTHING
+        self.cleared: list[Box] = []
+        self.level: float | None = None  # of the ground, if everywhere the same; known when drawn
+        self._where = b""  # the grounds, when it was found
+        self.strewn = True  # several boxes are cleared, not the one around them
 
     def _names(self, count: int) -> int:
         first = int(self._gl.glGenLists(count))
@@ -129,6 +137,7 @@ class Caster:
     def _compile_frame(self, light: Any, scene: Any) -> None:
         """What stands before and after the geoms; depth test and offset stay as MuJoCo set them."""
         gl = self._gl
+        self._far = float(np.ravel(gl.glGetDoublev(gl.GL_DEPTH_CLEAR_VALUE))[0])
         upright = int(np.ravel(gl.glGetIntegerv(gl.GL_CLIP_DEPTH_MODE))[0]) == gl.GL_ZERO_TO_ONE
         camera = scene.camera[0]
         near, far = camera.frustum_near, camera.frustum_far
@@ -233,6 +242,10 @@ class Caster:
         gl.glFramebufferTexture2D(gl.GL_FRAMEBUFFER, where, kind, texture, 0)
         gl.glDrawBuffer(gl.GL_NONE)
         gl.glReadBuffer(gl.GL_NONE)
+        gl.glBindTexture(kind, texture)
+        bits = gl.glGetTexLevelParameteriv(kind, 0, gl.GL_TEXTURE_DEPTH_SIZE)
+        gl.glBindTexture(kind, 0)
+        self._exact = int(np.ravel(bits)[0]) == 24  # what is read can be written again
         complete = gl.glCheckFramebufferStatus(gl.GL_FRAMEBUFFER) == gl.GL_FRAMEBUFFER_COMPLETE
         self._theirs = self._context.shadowFBO
         self._mujoco.mjr_restoreBuffer(self._context)
@@ -256,14 +269,17 @@ class Caster:
         self._context.shadowFBO = self._dummy if own else self._theirs
         self._before = None
 
-    def _left_behind(self, pose: Pose) -> Box:
-        """The box around all old places of what has moved; what stands still is drawn over."""
+    def _left_behind(self, pose: Pose) -> list[Box] | None:
+        """Boxes around old places of what has moved; what stands still is drawn over. None: all."""
         before = self._before
-        whole = (0, 0, self._size, self._size)
         if before is None:
-            return whole
+            return None
         moved = (pose.places != before.places).any(1) | (pose.turns != before.turns).any(1)
-        return whole if moved[self._grounds].any() else around(before.boxes[moved])
+        if moved[self._grounds].any():
+            return None
+        if self.level is None or not self.strewn:
+            return [around(before.boxes[moved])]
+        return strips(before.boxes[moved], side=self._size)
 
     def draw(self, pose: Pose) -> None:
         """Fill the map; cleared first is where things were that moved since the frame before."""
@@ -271,23 +287,80 @@ class Caster:
         forgive()
         gl.glBindFramebuffer(gl.GL_FRAMEBUFFER, self._buffer)
         gl.glEnable(gl.GL_SCISSOR_TEST)
-        left, low, right, high = self.cleared = self._left_behind(pose)
-        gl.glScissor(left, low, right - left, high - low)
-        gl.glClear(gl.GL_DEPTH_BUFFER_BIT | gl.GL_STENCIL_BUFFER_BIT)
+        boxes = self._left_behind(pose)
+        if boxes is None:
+            boxes = self._renew(pose)
+        else:
+            self.clear(boxes)
+            if self.level is None:
+                self._pass(pose, self._grounds)
+        self.cleared, self._before = boxes, pose
         gl.glDisable(gl.GL_SCISSOR_TEST)
-        self._before = pose
+        self._pass(pose, pose.order)
+        self._mujoco.mjr_restoreBuffer(self._context)
+
+    def fill(self, pose: Pose, *, speck: bool = False) -> None:
+        """Draw everything but grounds into the map as it is, or all into one texel, for timing."""
+        self._gl.glBindFramebuffer(self._gl.GL_FRAMEBUFFER, self._buffer)
+        self._pass(pose, pose.order, speck=speck)
+        self._mujoco.mjr_restoreBuffer(self._context)
+
+    def clear(self, boxes: Sequence[Box]) -> None:
+        """Wipe boxes of the map, which is bound, to what it shows where nothing stands."""
+        gl, what = self._gl, self._gl.GL_DEPTH_BUFFER_BIT | self._gl.GL_STENCIL_BUFFER_BIT
+        if self.level is not None:
+            gl.glClearDepth(self.level)
+        for left, low, right, high in boxes:
+            if self.level is not None:  # the ground does not reach the free texel at every edge
+                left, low = max(left, 1), max(low, 1)
+                right, high = min(right, self._size - 1), min(high, self._size - 1)
+            gl.glScissor(left, low, right - left, high - low)
+            gl.glClear(what)
+        gl.glClearDepth(self._far)
+
+    def _renew(self, pose: Pose) -> list[Box]:
+        """Clear all of the map, draw the grounds, and see whether that is one number."""
+        whole = [(0, 0, self._size, self._size)]
+        level, self.level = self.level, None
+        self.clear(whole)
+        self._pass(pose, self._grounds)
+        where = pose.places[self._grounds].tobytes() + pose.turns[self._grounds].tobytes()
+        self.level = level if where == self._where else self._find_level()
+        self._where = where
+        return whole
+
+    def _find_level(self) -> float | None:
+        """The number to clear to for what the map shows of grounds alone; None: there is none."""
+        if not self._grounds or not self._exact:
+            return None
+        inside = self._size - 2
+        seen = self._read(1, 1, inside, inside)
+        if seen.min() != seen.max():
+            return None
+        self.level = float(seen[0, 0]) / (2**24 - 1)
+        self.clear([(1, 1, 2, 2)])
+        again = self._read(1, 1, 1, 1)[0, 0]
+        return self.level if again == seen[0, 0] else None
+
+    def _read(self, left: int, low: int, width: int, height: int) -> UInt32[np.ndarray, "y x"]:
+        """Depths in the map, as its numbers of 24 bits."""
+        gl, found = self._gl, np.empty((height, width), dtype=np.uint32)
+        kind = gl.GL_UNSIGNED_INT
+        gl.glReadPixels(left, low, width, height, gl.GL_DEPTH_COMPONENT, kind, found)
+        return found >> 8
+
+    def _pass(self, pose: Pose, numbers: Sequence[int], *, speck: bool = False) -> None:
+        """Draw casters at their places."""
         call, move, turn = self._call, self._move, self._turn
-        call(self._begin)
         start, places = pose.turns.ctypes.data, pose.places.tolist()
-        for number in [*pose.order, *self._grounds]:
-            if number in self._grounds:  # which all of the map shows, and only the box has lost
-                gl.glEnable(gl.GL_SCISSOR_TEST)
+        call(self._begin)
+        if speck:
+            self._gl.glViewport(1, 1, 1, 1)
+        for number in numbers:
             move(*places[number])
             turn(start + 64 * number)
             call(self._drawn[number])
         call(self._end)
-        gl.glDisable(gl.GL_SCISSOR_TEST)
-        self._mujoco.mjr_restoreBuffer(self._context)
 
     def close(self) -> None:
         """Give everything back to OpenGL, and MuJoCo its own buffer."""

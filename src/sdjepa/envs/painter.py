@@ -38,6 +38,7 @@ class Scene:
     shadows: Box = NOTHING
     boxes: np.ndarray = field(default_factory=lambda: np.zeros((0, 0, 4), dtype=np.int64))
     places: Places | None = None
+    painter: "Painter | None" = None  # that noted or drew it; what follows is for this one alone
     pose: Pose | None = None
     view: View | None = None
 
@@ -88,11 +89,16 @@ class Painter:
         self._renderer._scene, kept = scene.mjv, self._renderer._scene
         self._renderer.update_scene(data, camera=camera)
         self._renderer._scene = kept
-        scene.boxes = self._casters.note(scene.mjv, data)
-        scene.shadows = around(scene.boxes.reshape(-1, 4))
         scene.places = Places(data.geom_xpos.copy(), data.geom_xmat.copy())
-        scene.pose = scene.view = None
+        self._adopt(scene)
         self._prepare(scene)
+
+    def _adopt(self, scene: Scene) -> None:
+        """Forget what another painter prepared: its shadow map and its lists are not ours."""
+        assert scene.places is not None
+        scene.painter, scene.pose, scene.view = self, None, None
+        scene.boxes = self._casters.note(scene.mjv, scene.places)
+        scene.shadows = around(scene.boxes.reshape(-1, 4))
 
     def _prepare(self, scene: Scene) -> None:
         """What the ways in use need; known to be in use from the first drawing on."""
@@ -104,6 +110,10 @@ class Painter:
 
     def draw(self, scene: Scene) -> None:
         """Have a noted scene drawn into the offscreen buffer; nothing waits for it."""
+        if scene.painter is not self:
+            if scene.painter is not None:
+                scene.painter.undress(scene)
+            self._adopt(scene)
         if not self._settled:
             self._settled = True
             self._settle(scene)
@@ -236,7 +246,8 @@ class Painter:
 
     def undress(self, scene: Scene) -> None:
         """Make a drawn scene as it was noted, for another painter."""
-        self._cast(scene, by_mujoco=True)
+        if scene.mjv.ngeom == len(self._categories):
+            self._cast(scene, by_mujoco=True)
         if self.visible is not None:
             self.visible.undress(scene.mjv)
 
