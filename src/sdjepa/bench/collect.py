@@ -34,6 +34,7 @@ from sdjepa.seeds import numpy_stream
 Tell = Callable[[str], None]
 STEPS = 100  # of an episode
 KEPT = 60  # frames that are hashed and compressed; more would not stay in a processor's cache
+WAVES = 4  # episodes of a worker in a whole collection, at least
 COLLECT_SECONDS = 6.0  # a whole collection is made as long as this, at the rate just measured
 
 
@@ -93,11 +94,18 @@ def _settings(name: str, **more: Any) -> Collect:
 
 
 def _whole(book: Book, name: str, *, workers: int, rate: float) -> None:
-    """One collection from nothing to a dataset, without its card."""
-    episodes = max(2 * workers, round(rate * COLLECT_SECONDS / (STEPS + 1)))
+    """One collection from nothing to a dataset, without its card.
+
+    Parts are small enough that every worker makes several: of larger ones a slow environment would
+    make one per worker, all of which end together and say nothing about a rate.
+    """
+    each = max(1, round(rate * COLLECT_SECONDS / (STEPS + 1) / (WAVES * workers)))
+    episodes = max(WAVES * workers, round(rate * COLLECT_SECONDS / (STEPS + 1)))
     settings = _settings(name, episodes=episodes, workers=workers)
     marks: list[tuple[float, int]] = []
     began = time.monotonic()
+    part = collecting._PART_ROWS
+    collecting._PART_ROWS = min(part, each * (STEPS + 1))
     with tempfile.TemporaryDirectory() as folder, Writer(Path(folder), image_size=224) as writer:
         collecting._join(
             settings,
@@ -107,14 +115,27 @@ def _whole(book: Book, name: str, *, workers: int, rate: float) -> None:
         )
         took = time.monotonic() - began
         size = sum(path.stat().st_size for path in Path(folder).glob(".episodes*"))
-    (first, before), (last, after) = marks[0], marks[-1]
+    collecting._PART_ROWS = part
     rows = episodes * (STEPS + 1)
     more = {"workers": workers, "frames": rows, "bytes_a_frame": round(size / rows)}
-    if after > 4 * before:  # else it tells how parts are made in step, not how fast
-        steady = (after - before) * (STEPS + 1) / (last - first)
-        book.add(name, "collected, after the first part", steady, "frames/s", **more)
+    steady = steady_rate(marks, workers=workers)
+    if steady is not None:
+        book.add(name, "collected, steady", steady * (STEPS + 1), "frames/s", **more)
     book.add(name, "collected, start included", rows / took, "frames/s", workers=workers)
-    book.add(name, "collected, first part after", 1e3 * (first - began), "ms", workers=workers)
+    book.add(
+        name, "collected, first part after", 1e3 * (marks[0][0] - began), "ms", workers=workers
+    )
+
+
+def steady_rate(marks: Sequence[tuple[float, int]], *, workers: int) -> float | None:
+    """Episodes a second after as many parts as workers; a mark is a part, when and up to where.
+
+    None: with few parts after those it would tell how parts are made in step, not how fast.
+    """
+    if len(marks) < (WAVES - 1) * workers:
+        return None
+    (start, before), (end, after) = marks[workers - 1], marks[-1]
+    return (after - before) / (end - start)
 
 
 Line = tuple[str, float, str, dict[str, Any]]
