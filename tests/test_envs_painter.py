@@ -45,6 +45,39 @@ def test_frames_of_two_episodes_are_mujocos_byte_for_byte(env):
     theirs.close()
 
 
+def test_scenes_sifted_together_are_mujocos_byte_for_byte():
+    """By ways that a processor which draws does not take by itself."""
+    env: Any = base.make(MESHED)
+    ours = painter.Painter(env.subject()[0], size=SIZE, shadow=0, ways=painter.WAYS)
+    theirs = painter.Painter(env.subject()[0], size=SIZE, shadow=0, ways=())
+    rng = np.random.default_rng(0)
+    env.reset(rng)
+    policy = env.policy(env.policies[0], noise=1.0, rng=rng)
+    scenes, frames = [ours.blank() for _ in range(5)], []
+    for scene in scenes:
+        _, data, camera = env.subject()
+        frames.append(theirs.paint(data, camera))
+        ours.note(data, camera, scene=scene)
+        for _ in range(12):
+            env.step(policy())
+    ours.make_current()
+    ours.ready(scenes)
+    assert [scene.slot for scene in scenes] == list(range(5))
+    for order in (range(5), [3, 0]):  # and again, each sifted by itself
+        for number in order:
+            ours.draw(scenes[number])
+            assert np.array_equal(ours._read()[::-1], frames[number])
+        ours.ready(scenes[:1])
+    assert ours.show is not None
+    assert ours.caster is not None
+    assert ours.caster.sieve is not None
+    left = ours.show.sieve.counts(1).sum() / ours.show.sieve.total
+    assert 0.01 < left < 0.3
+    assert 0.3 < ours.caster.sieve.counts(1).sum() / ours.caster.sieve.total < 0.9
+    ours.close()
+    theirs.close()
+
+
 def test_a_way_whose_pixels_differ_is_dropped_and_the_frame_is_still_right(meshed, monkeypatch):
     env, own = meshed
     model, data, camera = env.subject()

@@ -19,9 +19,10 @@ import numpy as np
 
 from sdjepa.config import Collect
 from sdjepa.envs.base import NATIVE_SIZE
-from sdjepa.envs.caster import Caster, forgive
+from sdjepa.envs.caster import Caster
 from sdjepa.envs.gl import Filmed, Sheet
-from sdjepa.envs.painter import Painter, Scene
+from sdjepa.envs.gl_calls import forgive
+from sdjepa.envs.painter import WAYS, Painter, Scene
 from sdjepa.envs.shadow import area
 
 KINDS = ("frame", "sheet", "sheet rgba", "sheet pbo", "tiles")
@@ -81,6 +82,7 @@ class PboSheet(Sheet):
     def _read(self, rows: int) -> np.ndarray:
         import cv2
         from OpenGL.raw.GL.VERSION.GL_1_0 import glReadPixels
+        from OpenGL.raw.GL.VERSION.GL_1_5 import glGetBufferSubData  # the other writes elsewhere
 
         gl, size, side = self._gl, self.painter.size, self.SIDE * self.painter.size
         forgive()
@@ -94,7 +96,8 @@ class PboSheet(Sheet):
         sheet = np.empty((rows * size, side, 4), dtype=np.uint8)
         if self._asked > 1:
             gl.glBindBuffer(gl.GL_PIXEL_PACK_BUFFER, self._pair[self._asked % 2])
-            gl.glGetBufferSubData(gl.GL_PIXEL_PACK_BUFFER, 0, sheet.nbytes, sheet)
+            to = ctypes.c_void_p(sheet.ctypes.data)
+            glGetBufferSubData(gl.GL_PIXEL_PACK_BUFFER, 0, sheet.nbytes, to)
         gl.glBindBuffer(gl.GL_PIXEL_PACK_BUFFER, 0)
         self.painter.restore()
         return cv2.cvtColor(sheet, cv2.COLOR_RGBA2RGB)
@@ -103,11 +106,14 @@ class PboSheet(Sheet):
 def _map_only(painter: Painter, scene: Scene) -> None:
     assert painter.caster is not None
     assert scene.pose is not None
-    painter.caster.draw(scene.pose)
+    painter.caster.draw(scene.pose, slot=scene.slot)
 
 
 def _scene_only(painter: Painter, scene: Scene, *, side: int) -> None:
     """On the map as it is."""
+    if painter.show is not None and scene.pose is not None and scene.slot is not None:
+        painter.show.draw(scene.mjv, scene.pose, slot=scene.slot, side=side)
+        return
     mujoco: Any = importlib.import_module("mujoco")
     mujoco.mjr_render(mujoco.MjrRect(0, 0, side, side), scene.mjv, painter.context)
 
@@ -217,7 +223,9 @@ class Drawing:
     def _ways_lines(self) -> Iterator[Line]:
         """Every way of drawing the same pixels, and parts of the one in use."""
         for what, ways in (
-            ("as collected", ("cast", "cut", "confine")),
+            ("as collected", WAYS),
+            ("own map of whole meshes", ("cast", "show")),
+            ("own map, meshes cut", ("cast", "sift", "cut")),
             ("own map, whole meshes", ("cast",)),
             ("MuJoCo's map in a box", ("confine",)),
             ("as MuJoCo draws", ()),
@@ -235,9 +243,15 @@ class Drawing:
         yield "in use: own map", float(painter.caster is not None), "(1 = yes)", {}
         if painter.caster is not None:
             yield from self._map_lines(painter, painter.caster)
+        yield "in use: own scene", float(painter.show is not None), "(1 = yes)", {}
         # Scenes are dressed by now. In one pixel, what is left is work on vertices and triangles.
         for what, side in (("only the scene", NATIVE_SIZE), ("the scene in a pixel", 1)):
             yield self._line(f"GPU: {what}", painter, functools.partial(_scene_only, side=side))
+        if painter.show is not None:
+            yield self._line("GPU: choosing triangles", painter, self._choose)
+            counts = painter.show.sieve.counts(len(self._scenes)).sum(1)
+            more = {"of": painter.show.sieve.total}
+            yield "triangles kept in a pass", float(np.mean(counts)), "", more
         yield "in use: meshes cut", float(painter.visible is not None), "(1 = yes)", {}
         if painter.visible is not None:
             counts = [painter.visible.count(scene.view) for scene in self._scenes if scene.view]
@@ -255,6 +269,10 @@ class Drawing:
             more = {"side": side, "boxes": float(np.mean([len(each) for each in found or [[]]]))}
             yield f"shadow map, {what}", 100 * float(np.mean(share or [1])), "%", more
 
+    def _choose(self, painter: Painter, scene: Scene) -> None:
+        if scene is self._scenes[0]:  # all at once, as a sheet has it
+            painter.ready(self._scenes)
+
     def _map_lines(self, painter: Painter, caster: Caster) -> Iterator[Line]:
         """What is spent on the map: all of it, then each part alone, and other ways of clearing."""
 
@@ -262,9 +280,9 @@ class Drawing:
             assert scene.pose is not None
             caster.draw(dataclasses.replace(scene.pose, order=[]))
 
-        def fill(_: Painter, scene: Scene, *, speck: bool) -> None:
+        def fill(_: Painter, scene: Scene, *, speck: bool, chosen: bool) -> None:
             assert scene.pose is not None
-            caster.fill(scene.pose, speck=speck)
+            caster.fill(scene.pose, slot=scene.slot if chosen else None, speck=speck)
 
         level = caster.level
         yield "ground of one depth", float(level is not None), "(1 = yes)", {}
@@ -277,8 +295,18 @@ class Drawing:
             yield self._line("GPU: map, clearing and ground", painter, clear)
             caster.level, caster.strewn = level, True
         for what, speck in (("triangles", False), ("triangles in a texel", True)):
-            draw = functools.partial(fill, speck=speck)
-            yield self._line(f"GPU: map, {what}", painter, draw)
+            for which, chosen in (("", True), ("all ", False)):
+                if caster.sieve is not None or not chosen:
+                    draw = functools.partial(fill, speck=speck, chosen=chosen)
+                    yield self._line(f"GPU: map, {which}{what}", painter, draw)
+        if caster.sieve is not None:
+            counts = caster.sieve.counts(len(self._scenes)).sum(1)
+            yield (
+                "triangles kept in the map",
+                float(np.mean(counts)),
+                "",
+                {"of": caster.sieve.total},
+            )
         caster.use(True)  # the map is not what it was
 
     def _plain_lines(self, painter: Painter) -> Iterator[Line]:
@@ -307,6 +335,8 @@ class Drawing:
             GL.glFinish()
             GL.glBeginQuery(GL.GL_TIME_ELAPSED, query)
             began = time.perf_counter()
+            if draw is Painter.draw:
+                painter.ready(self._scenes)
             for scene in self._scenes:
                 draw(painter, scene)
             issued = time.perf_counter() - began

@@ -11,7 +11,6 @@ far everywhere in the map, as one is that the light shines straight down upon, i
 that depth is what a box is cleared to. Other grounds are drawn again in the box around all.
 """
 
-import ctypes
 import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +19,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int, UInt32
 
-from sdjepa.envs.shadow import MOST_DEGREES, Box, around, strips, upward
+from sdjepa.envs.gl_calls import Unsupported, forgive, gl_function
+from sdjepa.envs.shadow import MOST_DEGREES, Box, Light, around, strips, upward
+from sdjepa.envs.sieve import Sieve
 
 # MuJoCo's lists of simple shapes, in its order.
 SPHERE, TOP, BOTTOM, CYLINDER, OPEN_CYLINDER, _HAZE, BOX = range(7)
@@ -34,18 +35,6 @@ class Pose:
     turns: Float[np.ndarray, "casters 16"]
     order: list[int]  # nearest to the light first: what lies behind is dropped early
     boxes: Int[np.ndarray, "casters 4"]  # of the map
-
-
-class Unsupported(Exception):
-    """A scene holds something that is not drawn here: MuJoCo draws its map."""
-
-
-def forgive() -> None:
-    """Forget errors MuJoCo left behind: they are harmless, and PyOpenGL would raise them."""
-    from OpenGL import GL
-
-    while GL.glGetError():
-        pass
 
 
 def merge(rows: np.ndarray) -> tuple[np.ndarray, UInt32[np.ndarray, "corners"]]:
@@ -107,22 +96,16 @@ class Caster:
         if any(geom.objtype != self._mujoco.mjtObj.mjOBJ_GEOM for geom in geoms):
             raise Unsupported("only geoms cast shadows")
         self.objects, self._grounds = np.array([geom.objid for geom in geoms]), grounds
-        platform: Any = importlib.import_module("OpenGL.platform")
-        library = platform.PLATFORM.GL
-        # Function objects of our own: PyOpenGL's check for errors after each of some 100 calls.
-        self._call, self._move = library["glCallList"], library["glTranslatef"]
-        self._turn = library["glMultMatrixf"]
-        self._call.argtypes = [ctypes.c_uint]
-        self._move.argtypes = [ctypes.c_float] * 3
-        self._turn.argtypes = [ctypes.c_void_p]
-        for function in (self._call, self._move, self._turn):
-            function.restype = None
+        self._call, self._move = gl_function("glCallList"), gl_function("glTranslatef")
+        self._turn = gl_function("glMultMatrixf")
         self._lists: list[tuple[int, int]] = []  # first name and count, to be given back
         self._begin, self._end = self._names(2), self._lists[-1][0] + 1
         self._forward = np.array(lights[0].dir, dtype=np.float32)
         self._compile_frame(lights[0], scene)
         self._compile_geoms(model, geoms)
         self._make_buffers()
+        self.sieve: Sieve | None = None
+        self._meshed: dict[int, int] = {}  # numbers of geoms, and which of the sieve's they are
         self._before: Pose | None = None  # what the map shows
         self.cleared: list[Box] = []
         self.level: float | None = None  # of the ground, if everywhere the same; known when drawn
@@ -176,7 +159,8 @@ class Caster:
         """A list for every geom, which leaves the matrix as it was before the geom's own."""
         gl, kinds = self._gl, self._mujoco.mjtGeom
         meshes: dict[int, int] = {}
-        self._drawn = [self._names(1) for _ in geoms]
+        self._merged: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        self.drawn = [self._names(1) for _ in geoms]
         self.vertices = 0
         for geom in geoms:
             if geom.type != kinds.mjGEOM_MESH or geom.dataid in meshes:
@@ -189,9 +173,10 @@ class Caster:
             index = triangles[np.argsort(triangles.min(1), kind="stable")].reshape(-1)
             meshes[geom.dataid] = self._names(1)
             compile_triangles(meshes[geom.dataid], found, index)
+            self._merged[geom.dataid] = (found, index.reshape(-1, 3))
             self.vertices += len(found)
         simple = self._context.baseBuiltin
-        for name, geom in zip(self._drawn, geoms, strict=True):
+        for name, geom in zip(self.drawn, geoms, strict=True):
             size = [float(side) for side in geom.size]
             gl.glNewList(name, gl.GL_COMPILE)
             if geom.type == kinds.mjGEOM_MESH:
@@ -281,8 +266,52 @@ class Caster:
             return [around(before.boxes[moved])]
         return strips(before.boxes[moved], side=self._size)
 
-    def draw(self, pose: Pose) -> None:
-        """Fill the map; cleared first is where things were that moved since the frame before."""
+    def sift(self, scene: Any, *, scenes: int, light: Light) -> None:
+        """Have what falls between texels left out, for so many scenes at once."""
+        mesh = self._mujoco.mjtGeom.mjGEOM_MESH
+        geoms = {i: scene.geoms[i] for i in range(scene.ngeom) if scene.geoms[i].type == mesh}
+        if not geoms:
+            raise Unsupported("nothing to leave out")
+        names = list(self._merged)
+        self._light = light
+        wide = light[2] is not None
+        self._sifted = self.objects[list(geoms)]
+        self.sieve = Sieve(
+            [self._merged[name][0] for name in names],
+            [self._merged[name][1] for name in names],
+            geoms=[names.index(geom.dataid) for geom in geoms.values()],
+            samples=np.array([[0.5, 0.5]]),
+            area=(1.0, self._size - 1.0),
+            near=float(scene.camera[0].frustum_near) if wide else 0.5,
+            fronts=False,
+            scenes=scenes,
+        )
+        self._meshed = {number: place for place, number in enumerate(geoms)}
+
+    def whole(self) -> None:
+        """Draw whole meshes again."""
+        if self.sieve is not None:
+            self.sieve.close()
+        self.sieve, self._meshed = None, {}
+
+    def matrices(self, data: Any) -> Float[np.ndarray, "geoms 3 4"]:
+        """From meshes to texels, for the sieve."""
+        position, axes, wide = self._light
+        half = (self._size - 2) / 2
+        view, last = np.zeros((3, 3)), np.array([1 + half, 1 + half, 1.0])
+        view[:2] = axes[:2] * half / (self._context.shadowClip if wide is None else wide)
+        if wide is not None:
+            view += last[:, None] * axes[2]
+            last = np.zeros(3)
+        turns = data.geom_xmat[self._sifted].reshape(-1, 3, 3)
+        places = (data.geom_xpos[self._sifted] - position) @ view.T + last
+        return np.concatenate([view @ turns, places[..., None]], axis=-1)
+
+    def draw(self, pose: Pose, *, slot: int | None = None) -> None:
+        """Fill the map; cleared first is where things were that moved since the frame before.
+
+        `slot` is the scene's number among those that were sifted.
+        """
         gl = self._gl
         forgive()
         gl.glBindFramebuffer(gl.GL_FRAMEBUFFER, self._buffer)
@@ -296,13 +325,13 @@ class Caster:
                 self._pass(pose, self._grounds)
         self.cleared, self._before = boxes, pose
         gl.glDisable(gl.GL_SCISSOR_TEST)
-        self._pass(pose, pose.order)
+        self._pass(pose, pose.order, slot=slot)
         self._mujoco.mjr_restoreBuffer(self._context)
 
-    def fill(self, pose: Pose, *, speck: bool = False) -> None:
+    def fill(self, pose: Pose, *, slot: int | None = None, speck: bool = False) -> None:
         """Draw everything but grounds into the map as it is, or all into one texel, for timing."""
         self._gl.glBindFramebuffer(self._gl.GL_FRAMEBUFFER, self._buffer)
-        self._pass(pose, pose.order, speck=speck)
+        self._pass(pose, pose.order, slot=slot, speck=speck)
         self._mujoco.mjr_restoreBuffer(self._context)
 
     def clear(self, boxes: Sequence[Box]) -> None:
@@ -349,23 +378,40 @@ class Caster:
         gl.glReadPixels(left, low, width, height, gl.GL_DEPTH_COMPONENT, kind, found)
         return found >> 8
 
-    def _pass(self, pose: Pose, numbers: Sequence[int], *, speck: bool = False) -> None:
+    def _pass(
+        self,
+        pose: Pose,
+        numbers: Sequence[int],
+        *,
+        slot: int | None = None,
+        speck: bool = False,
+    ) -> None:
         """Draw casters at their places."""
         call, move, turn = self._call, self._move, self._turn
         start, places = pose.turns.ctypes.data, pose.places.tolist()
         call(self._begin)
+        sieve = self.sieve if slot is not None else None
+        if sieve is not None:
+            sieve.bind()
         if speck:
             self._gl.glViewport(1, 1, 1, 1)
         for number in numbers:
             move(*places[number])
             turn(start + 64 * number)
-            call(self._drawn[number])
+            mesh = self._meshed.get(number)
+            if mesh is None or sieve is None or slot is None:
+                call(self.drawn[number])
+            else:
+                sieve.draw(slot, mesh)
         call(self._end)
+        if sieve is not None:
+            sieve.release()
 
     def close(self) -> None:
         """Give everything back to OpenGL, and MuJoCo its own buffer."""
         forgive()
         self._context.shadowFBO = self._theirs
+        self.whole()
         for first, count in self._lists:
             self._gl.glDeleteLists(first, count)
         self._gl.glDeleteFramebuffers(2, [self._buffer, self._dummy])

@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from sdjepa.envs.base import NATIVE_SIZE, Env
-from sdjepa.envs.caster import forgive
+from sdjepa.envs.gl_calls import forgive
 from sdjepa.envs.painter import Painter, Scene
 from sdjepa.errors import UserError
 
@@ -111,6 +111,7 @@ class Sheet:
     def draw(self, scenes: Sequence[Scene]) -> UInt8[np.ndarray, "rows columns 3"]:
         """One picture of all `scenes` as OpenGL has it: tiles and pixels from below."""
         self._make_current()
+        self.painter.ready(scenes)
         for number, scene in enumerate(scenes):
             self.painter.draw(scene)
             self._copy(number)

@@ -2,7 +2,8 @@
 
 A way of drawing is used in a process only when its first frame there has the pixels MuJoCo's own
 drawing has: the shadow map drawn by `Caster`, else kept inside a box where the driver can, else
-MuJoCo's; and meshes cut down to what `Visible` leaves, else whole.
+MuJoCo's; the scene drawn by `Show`, else by MuJoCo, with meshes cut down to what `Visible` leaves,
+else whole.
 """
 
 import importlib
@@ -13,11 +14,17 @@ from typing import Any
 import numpy as np
 from jaxtyping import UInt8
 
-from sdjepa.envs.caster import Caster, Pose, Unsupported, forgive
+from sdjepa.envs.caster import Caster, Pose
+from sdjepa.envs.gl_calls import Unsupported, forgive
 from sdjepa.envs.shadow import NOTHING, Box, Casters, around, join
+from sdjepa.envs.show import Show
 from sdjepa.envs.visible import View, Visible
 
-WAYS = ("cast", "cut", "confine")  # what is tried, in this order; the last instead of the first
+# What is tried, in this order: "cut" where "show" fails, "confine" where "cast" does.
+WAYS = ("cast", "sift", "show", "cut", "confine")
+BY_PROCESSOR = ("cast", "cut", "confine")  # which chooses triangles no faster than it draws them
+SOFTWARE = ("llvmpipe", "softpipe", "swrast")
+TOGETHER = 36  # scenes that are sifted at once
 SCENE_GEOMS = 1000  # room in a noted scene; our scenes have 36
 Limit = Callable[[Box | None], None]
 
@@ -41,12 +48,16 @@ class Scene:
     painter: "Painter | None" = None  # that noted or drew it; what follows is for this one alone
     pose: Pose | None = None
     view: View | None = None
+    slot: int | None = None  # its number among the scenes sifted last
 
 
 class Painter:
     """One GL context; it draws the data of any model equal to the one it was made from."""
 
-    def __init__(self, model: Any, *, size: int, shadow: int, ways: Sequence[str] = WAYS) -> None:
+    def __init__(
+        self, model: Any, *, size: int, shadow: int, ways: Sequence[str] | None = None
+    ) -> None:
+        """`ways`: only these are tried; None: those that are worth it with this driver."""
         self._mujoco: Any = importlib.import_module("mujoco")  # its compiled half has no types
         if shadow:
             model.vis.quality.shadowsize = shadow
@@ -63,7 +74,9 @@ class Painter:
             scale=self.context.shadowScale,
         )
         self.caster: Caster | None = None
+        self.show: Show | None = None
         self.visible: Visible | None = None
+        self._sifted: list[Scene] = []
         self.limit: Limit | None = None
         self._ways, self._settled = ways, False
         self._own = False  # the map is the caster's at the moment
@@ -96,7 +109,7 @@ class Painter:
     def _adopt(self, scene: Scene) -> None:
         """Forget what another painter prepared: its shadow map and its lists are not ours."""
         assert scene.places is not None
-        scene.painter, scene.pose, scene.view = self, None, None
+        scene.painter, scene.pose, scene.view, scene.slot = self, None, None, None
         scene.boxes = self._casters.note(scene.mjv, scene.places)
         scene.shadows = around(scene.boxes.reshape(-1, 4))
 
@@ -110,13 +123,7 @@ class Painter:
 
     def draw(self, scene: Scene) -> None:
         """Have a noted scene drawn into the offscreen buffer; nothing waits for it."""
-        if scene.painter is not self:
-            if scene.painter is not None:
-                scene.painter.undress(scene)
-            self._adopt(scene)
-        if not self._settled:
-            self._settled = True
-            self._settle(scene)
+        self._begin(scene)
         if self.caster is not None:
             self._draw_cast(scene)
         elif self.limit is not None:
@@ -128,20 +135,65 @@ class Painter:
         else:
             self._render(scene)
 
+    def _begin(self, scene: Scene) -> None:
+        """Make a scene this painter's, and at the first, settle how all are drawn."""
+        if scene.painter is not self:
+            if scene.painter is not None:
+                scene.painter.undress(scene)
+            self._adopt(scene)
+        if not self._settled:
+            self._settled = True
+            self._settle(scene)
+
+    def ready(self, scenes: Sequence[Scene]) -> None:
+        """Have the GPU look at scenes that are drawn next; together costs less than one by one."""
+        for scene in scenes:
+            self._begin(scene)
+        self._sift(scenes)
+
+    def _sift(self, scenes: Sequence[Scene]) -> None:
+        for scene in self._sifted:
+            scene.slot = None
+        self._sifted = [scene for scene in scenes if self._is_own(scene)][:TOGETHER]
+        sieves = [(way.sieve, way) for way in (self.caster, self.show) if way is not None]
+        if not self._sifted or not any(sieve for sieve, _ in sieves):
+            self._sifted = []
+            return
+        forgive()
+        for slot, scene in enumerate(self._sifted):
+            self._prepare(scene)
+            scene.slot = slot
+        if self.caster is not None and self.caster.sieve is not None:
+            found = [self.caster.matrices(scene.places) for scene in self._sifted]
+            self.caster.sieve.sift(np.stack(found))
+        if self.show is not None:
+            found = [self.show.matrices(scene.mjv, scene.places) for scene in self._sifted]
+            self.show.sieve.sift(np.stack(found))
+
+    def _is_own(self, scene: Scene) -> bool:
+        """A scene with other geoms than the first is MuJoCo's altogether."""
+        return self.caster is not None and scene.mjv.ngeom == len(self._categories)
+
     def _draw_cast(self, scene: Scene) -> None:
         assert self.caster is not None
-        # A scene with other geoms than the first is MuJoCo's altogether.
-        own = scene.mjv.ngeom == len(self._categories)
+        own = self._is_own(scene)
         if own != self._own:
             self.caster.use(own)
             self._own = own
-        if own:
-            self._prepare(scene)
-            assert scene.pose is not None
-            self._cast(scene, by_mujoco=False)
-            if self.visible is not None and scene.view is not None:
-                self.visible.dress(scene.mjv, scene.view)
-            self.caster.draw(scene.pose)
+        if not own:
+            self._render(scene)
+            return
+        self._prepare(scene)
+        assert scene.pose is not None
+        if scene.slot is None:
+            self._sift([scene])
+        self.caster.draw(scene.pose, slot=scene.slot if self.caster.sieve is not None else None)
+        if self.show is not None and scene.slot is not None:
+            self.show.draw(scene.mjv, scene.pose, slot=scene.slot)
+            return
+        self._cast(scene, by_mujoco=False)
+        if self.visible is not None and scene.view is not None:
+            self.visible.dress(scene.mjv, scene.view)
         self._render(scene)
 
     def _cast(self, scene: Scene, *, by_mujoco: bool) -> None:
@@ -160,6 +212,8 @@ class Painter:
 
     def _settle(self, scene: Scene) -> None:
         """Take each way of drawing that leaves this scene's pixels as they are."""
+        if self._ways is None:
+            self._ways = usual_ways()
         self._render(scene)
         whole = self._read()
         mjv = scene.mjv
@@ -172,6 +226,15 @@ class Painter:
         if self.caster is None:
             self.limit = self._settle_limit(scene, whole)
             return
+        if self._try("sift", self._sift_map, scene) and not self._equal(scene, whole):
+            self.caster.whole()
+        self.show = self._try("show", self._make_show, scene)
+        scene.slot = None
+        if self.show is not None and self._equal(scene, whole):
+            return
+        if self.show is not None:
+            self.show.close()
+            self.show = None
         self.visible = self._try("cut", self._make_visible, scene)
         if self.visible is not None and not self._equal(scene, whole):
             self.visible.undress(mjv)
@@ -185,7 +248,7 @@ class Painter:
     def _try(self, way: str, make: Callable[[Scene], Any], scene: Scene) -> Any:
         from OpenGL.error import Error
 
-        if way not in self._ways:
+        if way not in (self._ways or ()):
             return None
         forgive()
         try:
@@ -197,6 +260,22 @@ class Painter:
         model, grounds = self._renderer.model, self._casters.look(scene.mjv)
         return Caster(model, self.context, scene=scene.mjv, grounds=grounds)
 
+    def _sift_map(self, scene: Scene) -> bool:
+        assert self.caster is not None
+        self.caster.sift(scene.mjv, scenes=TOGETHER, light=self._casters.lights[0])
+        return True
+
+    def _make_show(self, scene: Scene) -> Show:
+        assert self.caster is not None
+        return Show(
+            self._renderer.model,
+            self.context,
+            scene=scene.mjv,
+            size=self.size,
+            drawn=self.caster.drawn,
+            scenes=TOGETHER,
+        )
+
     def _make_visible(self, scene: Scene) -> Visible:
         return Visible(self._renderer.model, self.context, scene=scene.mjv, size=self.size)
 
@@ -205,7 +284,7 @@ class Painter:
 
         It can when a scene drawn so, on a map that was cleared, has the pixels it has otherwise.
         """
-        limit = _limiter(self.size) if "confine" in self._ways else None
+        limit = _limiter(self.size) if "confine" in (self._ways or ()) else None
         if limit is None:
             return None
         count, scene.mjv.ngeom = scene.mjv.ngeom, 0
@@ -255,10 +334,19 @@ class Painter:
         # MuJoCo frees GL objects of whichever context is current: of this one, or it destroys
         # another's.
         self.make_current()
-        for way in (self.caster, self.visible):
+        for way in (self.caster, self.show, self.visible):
             if way is not None:
                 way.close()
         self._renderer.close()
+
+
+def usual_ways() -> Sequence[str]:
+    """What is tried with the current context's driver."""
+    from OpenGL import GL
+
+    forgive()
+    name: Any = GL.glGetString(GL.GL_RENDERER)
+    return BY_PROCESSOR if any(each in name.decode() for each in SOFTWARE) else WAYS
 
 
 def _limiter(size: int) -> Limit | None:

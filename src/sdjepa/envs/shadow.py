@@ -31,14 +31,14 @@ class Casters:
     def __init__(self, model: Any, *, size: int, clip: float, scale: float) -> None:
         self._mujoco: Any = importlib.import_module("mujoco")
         self._model, self._size, self._clip, self._scale = model, size, clip, scale
-        self._lights: list[Light] = []
+        self.lights: list[Light] = []
         self.grounds: list[int] | None = None  # their places in a scene; known from the first
 
     def note(self, scene: Any, data: Any) -> Int[np.ndarray, "lights geoms 4"]:
         """Boxes of all geoms, empty for grounds and what casts no shadow."""
         self.look(scene)
-        boxes = np.zeros((len(self._lights), len(self._casts), 4), dtype=np.int64)
-        for number, frame in enumerate(self._lights):
+        boxes = np.zeros((len(self.lights), len(self._casts), 4), dtype=np.int64)
+        for number, frame in enumerate(self.lights):
             boxes[number, self._casts] = self._boxes(*frame, data=data)
         return boxes
 
@@ -71,7 +71,7 @@ class Casters:
             degrees = min(2 * light.cutoff * self._scale, MOST_DEGREES)
             opening = np.tan(np.radians(degrees) / 2)
             wide = None if light.type == directional else opening
-            self._lights.append((np.array(light.pos, dtype=np.float64), axes, wide))
+            self.lights.append((np.array(light.pos, dtype=np.float64), axes, wide))
         return self.grounds
 
     def _boxes(

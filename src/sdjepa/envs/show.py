@@ -1,0 +1,248 @@
+"""The scene drawn by ourselves, of MuJoCo's pixels at less cost: places of geoms in, a picture out.
+
+MuJoCo draws meshes from display lists, which cannot leave out other triangles in every frame. So it
+is given a scene without geoms: it clears the picture, sets lights and camera, and draws the sky.
+Then geoms are drawn here as it would have: all once in the light that casts no shadow, all again to
+add the light that does, each pass in MuJoCo's order, as of two surfaces equally far the last is
+seen. Of meshes only what a `Sieve` leaves is drawn.
+"""
+
+import ctypes
+import importlib
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from sdjepa.envs.caster import Pose
+from sdjepa.envs.gl_calls import Unsupported, forgive, gl_function
+from sdjepa.envs.sieve import Sieve
+from sdjepa.envs.visible import Mesh, read_mesh
+
+TEXTURE_ROLES, COLOUR_ROLE = 10, 1  # of a material, in MuJoCo's order
+OPAQUE = 0.995
+
+
+class Show:
+    """Draws scenes like the first; made and used with its context current."""
+
+    def __init__(
+        self, model: Any, context: Any, *, scene: Any, size: int, drawn: list[int], scenes: int
+    ) -> None:
+        """`drawn` are lists of geoms, for those that are no meshes; each restores the matrix."""
+        from OpenGL import GL
+
+        self._gl, self._context, self._size = GL, context, size
+        self._mujoco: Any = importlib.import_module("mujoco")
+        geoms = [scene.geoms[i] for i in range(scene.ngeom)]
+        self._check(scene, geoms)
+        lights = [scene.lights[i] for i in range(scene.nlight)]
+        zero = int(GL.GL_LIGHT0)
+        self._plain = [zero + i for i, light in enumerate(lights) if not light.castshadow]
+        self._casting = [zero + i for i, light in enumerate(lights) if light.castshadow]
+        if len(self._casting) != 1:
+            raise Unsupported("shadows are drawn of one light")
+        mesh = self._mujoco.mjtGeom.mjGEOM_MESH
+        self._meshed = [i for i, geom in enumerate(geoms) if geom.type == mesh]
+        if not self._meshed:
+            raise Unsupported("nothing to leave out")
+        self._objects = np.array([geoms[i].objid for i in self._meshed])
+        self._place = {number: place for place, number in enumerate(self._meshed)}
+        self._drawn = drawn
+        names = sorted({geoms[i].dataid // 2 for i in self._meshed})
+        if any(
+            geoms[i].dataid % 2 or model.mesh_texcoordadr[geoms[i].dataid // 2] >= 0
+            for i in self._meshed
+        ):
+            raise Unsupported("a convex hull or a texture's coordinates")
+        read = [read_mesh(model, name) for name in names]
+        self._make_normals(read)
+        self._call, self._move = gl_function("glCallList"), gl_function("glTranslatef")
+        self._turn = gl_function("glMultMatrixf")
+        self.sieve = Sieve(
+            [each.places for each in read],
+            [each.index for each in read],
+            geoms=[names.index(geoms[i].dataid // 2) for i in self._meshed],
+            samples=self._samples(),
+            area=(0.0, float(size)),
+            near=float(scene.camera[0].frustum_near),
+            fronts=True,
+            scenes=scenes,
+        )
+        self._count = 2 * len(geoms) + 4
+        first: Any = GL.glGenLists(self._count)
+        self._first = int(first)
+        self._compile(geoms)
+        self._compile_passes()
+
+    def _check(self, scene: Any, geoms: list[Any]) -> None:
+        """That the scene needs no pass and no state that is not known here."""
+        flags, named = scene.flags, self._mujoco.mjtRndFlag
+        camera = scene.camera[0]
+        if abs(camera.frustum_top + camera.frustum_bottom) > 1e-6 * camera.frustum_top:
+            raise Unsupported("a camera that looks askew")
+        if camera.orthographic or scene.enabletransform or scene.stereo or scene.framewidth:
+            raise Unsupported("an unusual camera")
+        if not flags[named.mjRND_SHADOW] or not flags[named.mjRND_CULL_FACE]:
+            raise Unsupported("no shadows, or backs are drawn")
+        if any(
+            flags[f]
+            for f in (
+                named.mjRND_WIREFRAME,
+                named.mjRND_FOG,
+                named.mjRND_SEGMENT,
+                named.mjRND_DEPTH,
+            )
+        ):
+            raise Unsupported("an unusual picture")
+        eye = np.mean([np.asarray(scene.camera[i].pos) for i in (0, 1)], axis=0)
+        plane = self._mujoco.mjtGeom.mjGEOM_PLANE
+        for geom in geoms:
+            behind = (eye - geom.pos) @ np.asarray(geom.mat).reshape(3, 3)[:, 2] < 0
+            if geom.rgba[3] < OPAQUE or geom.reflectance > 0 or geom.texcoord or geom.label:
+                raise Unsupported("a geom that is not plain")
+            if geom.type == plane and (behind or min(geom.size[:2]) <= 0):
+                raise Unsupported("a plane without end, or seen from behind")
+
+    def _samples(self) -> Float[np.ndarray, "samples 2"]:
+        """Where in a pixel it is decided what it shows."""
+        gl, count = self._gl, self._context.offSamples
+        if not count:
+            return np.array([[0.5, 0.5]])
+        gl.glBindFramebuffer(gl.GL_FRAMEBUFFER, self._context.offFBO)
+        found = np.zeros((count, 2), dtype=np.float32)
+        for number in range(count):
+            gl.glGetMultisamplefv(gl.GL_SAMPLE_POSITION, number, found[number])
+        self._mujoco.mjr_restoreBuffer(self._context)
+        return found
+
+    def _make_normals(self, read: list[Mesh]) -> None:
+        gl, kind = self._gl, self._gl.GL_ARRAY_BUFFER
+        self._normals = int(gl.glGenBuffers(1))
+        normals = np.concatenate([each.normals for each in read]).astype(np.float32)
+        gl.glBindBuffer(kind, self._normals)
+        gl.glBufferData(kind, normals.nbytes, normals, gl.GL_STATIC_DRAW)
+        gl.glBindBuffer(kind, 0)
+
+    def _compile(self, geoms: list[Any]) -> None:
+        """Two lists a geom: what it is made of in the first pass, and in the second."""
+        gl = self._gl
+        both = gl.GL_FRONT_AND_BACK
+        for number, geom in enumerate(geoms):
+            rgba = np.array(geom.rgba, dtype=np.float32)
+            for second in (False, True):
+                glow = np.zeros(3) if second else np.float32(geom.emission) * rgba[:3]
+                gl.glNewList(self._first + 2 * number + second, gl.GL_COMPILE)
+                self._texture(geom)
+                gl.glMaterialfv(both, gl.GL_EMISSION, np.array([*glow, 1], dtype=np.float32))
+                gl.glColor4fv(rgba)
+                gl.glMaterialf(both, gl.GL_SHININESS, np.float32(geom.shininess) * np.float32(128))
+                shine = np.array([geom.specular] * 3 + [1], dtype=np.float32)
+                gl.glMaterialfv(both, gl.GL_SPECULAR, shine)
+                gl.glEndList()
+
+    def _texture(self, geom: Any) -> None:
+        """A texture whose places are in the geom's list, as a plane's are, or none."""
+        gl, context = self._gl, self._context
+        role = TEXTURE_ROLES * geom.matid + COLOUR_ROLE
+        texture = int(context.mat_texid[role]) if geom.matid >= 0 else -1
+        gl.glActiveTexture(gl.GL_TEXTURE0)
+        (gl.glDisable if texture < 0 else gl.glEnable)(gl.GL_TEXTURE_2D)
+        if texture < 0:
+            return
+        if context.textureType[texture] != self._mujoco.mjtTexture.mjTEXTURE_2D:
+            gl.glEndList()
+            raise Unsupported("a texture around a geom")
+        gl.glBindTexture(gl.GL_TEXTURE_2D, int(context.texture[texture]))
+
+    def _compile_passes(self) -> None:
+        """Before and after the light without shadows, and before and after the one with."""
+        gl = self._gl
+        self._edges = [self._first + self._count - 4 + i for i in range(4)]
+        made = [gl.GL_TEXTURE_GEN_S, gl.GL_TEXTURE_GEN_T, gl.GL_TEXTURE_GEN_R, gl.GL_TEXTURE_GEN_Q]
+        mapped = [gl.GL_TEXTURE_2D, *made]
+        gl.glNewList(self._edges[0], gl.GL_COMPILE)
+        for light in self._plain:
+            gl.glEnable(light)
+        gl.glPushMatrix()
+        gl.glEndList()
+        gl.glNewList(self._edges[1], gl.GL_COMPILE)
+        gl.glPopMatrix()
+        for light in self._plain:
+            gl.glDisable(light)
+        gl.glEndList()
+        gl.glNewList(self._edges[2], gl.GL_COMPILE)
+        gl.glActiveTexture(gl.GL_TEXTURE1)
+        for each in mapped:
+            gl.glEnable(each)
+        gl.glBindTexture(gl.GL_TEXTURE_2D, int(self._context.shadowTex))
+        gl.glEnable(gl.GL_ALPHA_TEST)
+        gl.glEnable(gl.GL_BLEND)
+        gl.glBlendFunc(gl.GL_ONE, gl.GL_ONE)
+        gl.glEnable(self._casting[0])
+        gl.glPushMatrix()
+        gl.glEndList()
+        gl.glNewList(self._edges[3], gl.GL_COMPILE)
+        gl.glPopMatrix()
+        gl.glDisable(self._casting[0])
+        gl.glDisable(gl.GL_BLEND)
+        gl.glDisable(gl.GL_ALPHA_TEST)
+        gl.glActiveTexture(gl.GL_TEXTURE1)
+        for each in mapped:
+            gl.glDisable(each)
+        gl.glActiveTexture(gl.GL_TEXTURE0)
+        gl.glDisable(gl.GL_TEXTURE_2D)
+        gl.glEndList()
+
+    def matrices(self, scene: Any, data: Any) -> Float[np.ndarray, "geoms 3 4"]:
+        """From meshes to pixels, for the sieve."""
+        camera, half = scene.camera[0], self._size / 2
+        eye = np.mean([np.asarray(scene.camera[i].pos, np.float64) for i in (0, 1)], axis=0)
+        forward = np.asarray(camera.forward, dtype=np.float64)
+        up = np.asarray(camera.up, dtype=np.float64)
+        high = 0.5 * (camera.frustum_top - camera.frustum_bottom)
+        wide = camera.frustum_width or high  # the picture is square
+        across = np.stack([np.cross(forward, up) / wide, up / high]) * camera.frustum_near
+        view = np.vstack([half * (across + forward), forward])
+        turns = data.geom_xmat[self._objects].reshape(-1, 3, 3)
+        places = (data.geom_xpos[self._objects] - eye) @ view.T
+        return np.concatenate([view @ turns, places[..., None]], axis=-1)
+
+    def draw(self, scene: Any, pose: Pose, *, slot: int, side: int | None = None) -> None:
+        """Draw a scene sifted as number `slot`, or all of it into `side` pixels, for timing."""
+        count, scene.ngeom = scene.ngeom, 0
+        rect = self._mujoco.MjrRect(0, 0, side or self._size, side or self._size)
+        self._mujoco.mjr_render(rect, scene, self._context)
+        scene.ngeom = count
+        gl = self._gl
+        forgive()
+        gl.glBindBuffer(gl.GL_ARRAY_BUFFER, self._normals)
+        gl.glNormalPointer(gl.GL_FLOAT, 0, ctypes.c_void_p(0))
+        gl.glBindBuffer(gl.GL_ARRAY_BUFFER, 0)
+        gl.glEnableClientState(gl.GL_NORMAL_ARRAY)
+        self.sieve.bind()
+        where, turns = pose.places.tolist(), pose.turns.ctypes.data
+        for second in (0, 1):
+            self._call(self._edges[2 * second])
+            self._pass(second, slot=slot, where=where, turns=turns)
+            self._call(self._edges[2 * second + 1])
+        self.sieve.release()
+        gl.glDisableClientState(gl.GL_NORMAL_ARRAY)
+
+    def _pass(self, second: int, *, slot: int, where: list[list[float]], turns: int) -> None:
+        for number, place in enumerate(where):
+            self._call(self._first + 2 * number + second)
+            self._move(*place)
+            self._turn(turns + 64 * number)
+            mesh = self._place.get(number)
+            if mesh is None:
+                self._call(self._drawn[number])
+            else:
+                self.sieve.draw(slot, mesh)
+
+    def close(self) -> None:
+        """Give everything back to OpenGL."""
+        forgive()
+        self.sieve.close()
+        self._gl.glDeleteLists(self._first, self._count)
+        self._gl.glDeleteBuffers(1, [self._normals])

@@ -1,0 +1,264 @@
+"""Which triangles can colour anything: meshes and where they are in, index buffers on the GPU out.
+
+In a picture of 224 pixels most triangles of a finely made mesh fall between its samples: of 193,000
+some 20,000 are left. Which those are changes with every frame, so the GPU finds out, for many
+frames at once, in a program that does nothing else: corners are put where they are in the picture,
+and a triangle stays if, widened by a margin, it holds a sample and, where backs are not drawn,
+shows its front. The margin is more than corners are rounded by, so what goes could not be seen.
+Those that stay keep their order.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from sdjepa.envs.gl_calls import Unsupported, forgive, gl_function
+
+MOST_SAMPLES = 8
+PROGRAM = """
+#version 430
+layout(local_size_x = 512) in;
+layout(std430, binding = 0) readonly buffer Places { float places[]; };
+layout(std430, binding = 1) readonly buffer Corners { uint corners[]; };
+// First triangle, number of triangles, first place in the result, first vertex.
+layout(std430, binding = 2) readonly buffer Geoms { uvec4 geoms[]; };
+layout(std430, binding = 3) readonly buffer Matrices { vec4 matrices[]; };
+layout(std430, binding = 4) writeonly buffer Kept { uint kept[]; };
+layout(std430, binding = 5) writeonly buffer Commands { uint commands[]; };
+uniform uint total;  // triangles of a scene
+uniform vec2 samples[8];
+uniform int num_samples;
+uniform vec2 area;  // lower and upper edge of the picture, in pixels
+uniform float margin;
+uniform float near;
+uniform bool fronts;
+shared uint words[16];
+
+vec3 put(uint geom, uint corner, vec4 x, vec4 y, vec4 w) {
+    uint at = 3 * (geoms[geom].w + corner);
+    vec4 place = vec4(places[at], places[at + 1], places[at + 2], 1);
+    float depth = dot(w, place);
+    return vec3(dot(x, place) / depth, dot(y, place) / depth, depth);
+}
+
+bool seen(vec3 a, vec3 b, vec3 c) {
+    if (!(min(a.z, min(b.z, c.z)) > near)) return true;
+    vec2 low = min(a.xy, min(b.xy, c.xy)) - margin, high = max(a.xy, max(b.xy, c.xy)) + margin;
+    if (any(lessThan(high, area.xx)) || any(greaterThan(low, area.yy))) return false;
+    vec2 one = b.xy - a.xy, two = c.xy - b.xy, three = a.xy - c.xy;
+    float around = one.x * two.y - one.y * two.x;
+    vec2 size = high - low;
+    if (fronts && around < -2 * margin * (size.x + size.y)) return false;
+    if (any(lessThan(low, area.xx)) || any(greaterThan(high, area.yy))) return true;
+    vec3 room = margin * vec3(
+        abs(one.x) + abs(one.y), abs(two.x) + abs(two.y), abs(three.x) + abs(three.y));
+    for (int number = 0; number < num_samples; number++) {
+        vec2 first = ceil(low - samples[number]), last = floor(high - samples[number]);
+        if (any(greaterThan(first, last))) continue;
+        if (any(greaterThan(last - first, vec2(3)))) return true;
+        for (float y = first.y; y <= last.y; y++)
+            for (float x = first.x; x <= last.x; x++) {
+                vec2 at = vec2(x, y) + samples[number];
+                vec3 side = vec3(
+                    one.x * (at.y - a.y) - one.y * (at.x - a.x),
+                    two.x * (at.y - b.y) - two.y * (at.x - b.x),
+                    three.x * (at.y - c.y) - three.y * (at.x - c.x));
+                // Between each edge and the corner across from it.
+                if (all(greaterThanEqual(side, min(0, around) - room)) &&
+                    all(lessThanEqual(side, max(0, around) + room))) return true;
+            }
+    }
+    return false;
+}
+
+void main() {
+    uint geom = gl_WorkGroupID.x, me = gl_LocalInvocationID.x;
+    uint which = gl_WorkGroupID.y * gl_NumWorkGroups.x + geom;
+    vec4 x = matrices[3 * which], y = matrices[3 * which + 1], w = matrices[3 * which + 2];
+    uint start = gl_WorkGroupID.y * total + geoms[geom].z, done = 0;
+    for (uint first = 0; first < geoms[geom].y; first += 512) {
+        if (me < 16) words[me] = 0;
+        barrier();
+        uint number = first + me;
+        bool keep = false;
+        uvec3 corner = uvec3(0);
+        if (number < geoms[geom].y) {
+            uint at = 3 * (geoms[geom].x + number);
+            corner = uvec3(corners[at], corners[at + 1], corners[at + 2]);
+            keep = seen(put(geom, corner.x, x, y, w), put(geom, corner.y, x, y, w),
+                        put(geom, corner.z, x, y, w));
+        }
+        if (keep) atomicOr(words[me >> 5], 1u << (me & 31u));
+        barrier();
+        uint before = done, all = 0;
+        for (uint word = 0; word < 16; word++) {
+            uint count = bitCount(words[word]);
+            before += word < (me >> 5) ? count : 0;
+            all += count;
+        }
+        if (keep) {
+            before += bitCount(words[me >> 5] & ((1u << (me & 31u)) - 1u));
+            uint at = 3 * (start + before);
+            kept[at] = corner.x;
+            kept[at + 1] = corner.y;
+            kept[at + 2] = corner.z;
+        }
+        done += all;
+        barrier();
+    }
+    if (me == 0) {
+        commands[5 * which] = 3 * done;
+        commands[5 * which + 1] = 1;
+        commands[5 * which + 2] = 3 * start;
+        commands[5 * which + 3] = geoms[geom].w;
+        commands[5 * which + 4] = 0;
+    }
+}
+"""
+
+
+class Sieve:
+    """Meshes on the GPU, and what is left of them in each of several scenes."""
+
+    def __init__(
+        self,
+        places: Sequence[Float[np.ndarray, "vertices 3"]],
+        triangles: Sequence[Int[np.ndarray, "triangles 3"]],
+        *,
+        geoms: Sequence[int],  # the mesh of each
+        samples: Float[np.ndarray, "samples 2"],
+        area: tuple[float, float],
+        near: float,
+        fronts: bool,
+        scenes: int,
+    ) -> None:
+        from OpenGL import GL
+
+        bits = int(np.ravel(GL.glGetIntegerv(GL.GL_SUBPIXEL_BITS))[0])
+        if bits < 8 or len(samples) > MOST_SAMPLES:
+            raise Unsupported("coarse corners")
+        self._gl, self.scenes, self._geoms = GL, scenes, len(geoms)
+        self._indirect = gl_function("glDrawElementsIndirect")
+        self._pop, self._push = gl_function("glPopMatrix"), gl_function("glPushMatrix")
+        self._program = _program(PROGRAM)
+        vertex = np.cumsum([0, *map(len, places)])
+        first = np.cumsum([0, *map(len, triangles)])
+        counts = [len(triangles[mesh]) for mesh in geoms]
+        out = np.cumsum([0, *counts])
+        self.total = int(out[-1])
+        table = [
+            (first[m], n, o, vertex[m]) for m, n, o in zip(geoms, counts, out[:-1], strict=True)
+        ]
+        self._buffers = [int(name) for name in GL.glGenBuffers(6)]
+        given: list[np.ndarray | int] = [
+            np.concatenate(places).astype(np.float32),
+            np.concatenate(triangles).astype(np.uint32),
+            np.array(table, dtype=np.uint32),
+            4 * 12 * self._geoms * scenes,
+            4 * 3 * self.total * scenes,
+            4 * 5 * self._geoms * scenes,
+        ]
+        for name, content in zip(self._buffers, given, strict=True):
+            GL.glBindBuffer(GL.GL_SHADER_STORAGE_BUFFER, name)
+            room = content if isinstance(content, int) else content.nbytes
+            data = None if isinstance(content, int) else content
+            GL.glBufferData(GL.GL_SHADER_STORAGE_BUFFER, room, data, GL.GL_DYNAMIC_DRAW)
+        GL.glBindBuffer(GL.GL_SHADER_STORAGE_BUFFER, 0)
+        GL.glUseProgram(self._program)
+        where = {
+            name: GL.glGetUniformLocation(self._program, name)
+            for name in ("total", "samples", "num_samples", "area", "margin", "near", "fronts")
+        }
+        GL.glUniform1ui(where["total"], self.total)
+        GL.glUniform2fv(where["samples"], len(samples), np.asarray(samples, dtype=np.float32))
+        GL.glUniform1i(where["num_samples"], len(samples))
+        GL.glUniform2f(where["area"], *area)
+        GL.glUniform1f(where["margin"], 2 / 2**bits)
+        GL.glUniform1f(where["near"], near)
+        GL.glUniform1i(where["fronts"], int(fronts))
+        GL.glUseProgram(0)
+
+    def sift(self, matrices: Float[np.ndarray, "scenes geoms 3 4"]) -> None:
+        """Find what is left; a matrix takes a place of a mesh to x w, y w (in pixels) and w."""
+        gl = self._gl
+        plain = np.ascontiguousarray(matrices, dtype=np.float32)
+        gl.glBindBuffer(gl.GL_SHADER_STORAGE_BUFFER, self._buffers[3])
+        gl.glBufferSubData(gl.GL_SHADER_STORAGE_BUFFER, 0, plain.nbytes, plain)
+        gl.glBindBuffer(gl.GL_SHADER_STORAGE_BUFFER, 0)
+        for place, name in enumerate(self._buffers):
+            gl.glBindBufferBase(gl.GL_SHADER_STORAGE_BUFFER, place, name)
+        gl.glUseProgram(self._program)
+        gl.glDispatchCompute(self._geoms, len(plain), 1)
+        gl.glUseProgram(0)
+        gl.glMemoryBarrier(gl.GL_COMMAND_BARRIER_BIT | gl.GL_ELEMENT_ARRAY_BARRIER_BIT)
+
+    def bind(self) -> None:
+        """Draw from these buffers."""
+        gl = self._gl
+        gl.glBindBuffer(gl.GL_ARRAY_BUFFER, self._buffers[0])
+        gl.glVertexPointer(3, gl.GL_FLOAT, 0, ctypes.c_void_p(0))
+        gl.glBindBuffer(gl.GL_ARRAY_BUFFER, 0)
+        gl.glEnableClientState(gl.GL_VERTEX_ARRAY)
+        gl.glBindBuffer(gl.GL_ELEMENT_ARRAY_BUFFER, self._buffers[4])
+        gl.glBindBuffer(gl.GL_DRAW_INDIRECT_BUFFER, self._buffers[5])
+
+    def release(self) -> None:
+        """Undo `bind`."""
+        gl = self._gl
+        gl.glDisableClientState(gl.GL_VERTEX_ARRAY)
+        gl.glBindBuffer(gl.GL_ELEMENT_ARRAY_BUFFER, 0)
+        gl.glBindBuffer(gl.GL_DRAW_INDIRECT_BUFFER, 0)
+
+    def draw(self, scene: int, geom: int) -> None:
+        """Draw what is left of a geom, and put back the matrix that was pushed before."""
+        gl, command = self._gl, 20 * (scene * self._geoms + geom)
+        self._indirect(gl.GL_TRIANGLES, gl.GL_UNSIGNED_INT, command)
+        self._pop()
+        self._push()
+
+    def counts(self, scenes: int) -> Int[np.ndarray, "scenes geoms"]:
+        """Triangles left; waits for the GPU."""
+        from OpenGL.raw.GL.VERSION.GL_1_5 import glGetBufferSubData  # the other writes elsewhere
+
+        gl, kind = self._gl, self._gl.GL_SHADER_STORAGE_BUFFER
+        found = np.empty((scenes, self._geoms, 5), dtype=np.uint32)
+        gl.glBindBuffer(kind, self._buffers[5])
+        gl.glMemoryBarrier(gl.GL_BUFFER_UPDATE_BARRIER_BIT)
+        glGetBufferSubData(kind, 0, found.nbytes, ctypes.c_void_p(found.ctypes.data))
+        gl.glBindBuffer(kind, 0)
+        return (found[..., 0] // 3).astype(int)
+
+    def close(self) -> None:
+        """Give everything back to OpenGL."""
+        forgive()
+        self._gl.glDeleteBuffers(len(self._buffers), self._buffers)
+        self._gl.glDeleteProgram(self._program)
+
+
+def _program(source: str) -> int:
+    from OpenGL import GL
+
+    version = [
+        int(np.ravel(GL.glGetIntegerv(name))[0])
+        for name in (GL.GL_MAJOR_VERSION, GL.GL_MINOR_VERSION)
+    ]
+    if version < [4, 3]:
+        raise Unsupported("no programs but for drawing")
+    shader: Any = GL.glCreateShader(GL.GL_COMPUTE_SHADER)
+    program: Any = GL.glCreateProgram()
+    GL.glShaderSource(shader, source.strip())
+    GL.glCompileShader(shader)
+    good = GL.glGetShaderiv(shader, GL.GL_COMPILE_STATUS)
+    if good:
+        GL.glAttachShader(program, shader)
+        GL.glLinkProgram(program)
+        good = GL.glGetProgramiv(program, GL.GL_LINK_STATUS)
+    said = "" if good else str(GL.glGetShaderInfoLog(shader))
+    GL.glDeleteShader(shader)
+    if not good:
+        GL.glDeleteProgram(program)
+        raise Unsupported(f"the program does not compile: {said}")
+    return int(program)
