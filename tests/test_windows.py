@@ -1,5 +1,7 @@
 """Windows never leave their episode, and an action block is the raw actions between two frames."""
 
+import tracemalloc
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -52,16 +54,17 @@ def test_a_window_never_leaves_its_episode(sizes: list[int], frames: int, skip: 
 
 
 class Recording:
-    """Two episodes whose pixels and actions say which row they are."""
+    """Episodes, two at first, whose pixels and actions say which row they are."""
 
     path = Path("recording")
-    lengths = np.array([25, 22])
-    offsets = np.array([0, 25])
-    num_rows = 47
     image_size = 2
 
+    def __init__(self, lengths: Sequence[int] = (25, 22)) -> None:
+        self.lengths = np.array(lengths)
+        self.offsets, self.num_rows = offsets_of(self.lengths), int(self.lengths.sum())
+
     def episode_ids(self, split: str) -> np.ndarray:
-        return np.array([0, 1])
+        return np.arange(len(self.lengths))
 
     def rows(self, episode: int) -> slice:
         start = int(self.offsets[episode])
@@ -73,13 +76,13 @@ class Recording:
     def column(self, name: str) -> np.ndarray:
         rows = np.arange(self.num_rows, dtype=np.float32)
         values = np.stack([rows, -rows], axis=1)
-        values[[24, 46]] = np.nan
+        values[self.offsets + self.lengths - 1] = np.nan
         return values
 
 
-def loader(batch: int = 4, **changes: object) -> Loader:
+def loader(batch: int = 4, data: Recording | None = None, **changes: object) -> Loader:
     return Loader(
-        Recording(),  # type: ignore[arg-type]
+        data or Recording(),  # type: ignore[arg-type]
         Data.model_validate(changes),
         split="train",
         batch=batch,
@@ -119,6 +122,16 @@ def test_an_epoch_visits_every_window_once_and_the_next_in_another_order():
     assert epochs[0] != epochs[1]
     fresh = loader(batch=3)
     assert fresh.window_ids(4).tolist() == epochs[1][3:6]  # resuming needs the step alone
+
+
+def test_what_a_loader_needs_grows_with_the_rows_not_with_rows_times_episodes():
+    """68 GB for 10,000 episodes, once: every episode's rows were a view of all rows."""
+    data = Recording([25] * 1000)
+    tracemalloc.start()
+    loader(data=data)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 400 * data.num_rows  # of one table of rows for each episode: 8,000 times
 
 
 def test_too_few_windows_for_a_batch_is_said_in_one_line():

@@ -90,7 +90,8 @@ class Loader:
                 "collect more episodes or lower train.batch"
             )
         self.batch, self.seed, self.split, self.device = batch, seed, split, device
-        rows = np.concatenate([np.arange(data.num_rows)[data.rows(int(i))] for i in ids])
+        every = np.arange(data.num_rows)
+        rows = np.concatenate([every[data.rows(int(i))] for i in ids])
         to_place = torch.full((data.num_rows,), -1, dtype=torch.int64)
         to_place[rows] = torch.arange(len(rows))
         at = {"device": device, "reading": reading}
