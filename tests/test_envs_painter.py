@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sdjepa.envs import base, caster, gl, painter, shadow, visible
+from sdjepa.envs import base, caster, gl, gl_calls, painter, shadow, sieve, triangles, visible
 
 SIZE = base.NATIVE_SIZE
 DRAWN = [name for name in base.NAMES if issubclass(base.env_class(name), gl.Filmed)]
@@ -48,7 +48,7 @@ def test_frames_of_two_episodes_are_mujocos_byte_for_byte(env):
 def test_scenes_sifted_together_are_mujocos_byte_for_byte():
     """By ways that a processor which draws does not take by itself."""
     env: Any = base.make(MESHED)
-    ours = painter.Painter(env.subject()[0], size=SIZE, shadow=0, ways=painter.WAYS)
+    ours = painter.Painter(env.subject()[0], size=SIZE, shadow=0, ways=gl_calls.WAYS)
     theirs = painter.Painter(env.subject()[0], size=SIZE, shadow=0, ways=())
     rng = np.random.default_rng(0)
     env.reset(rng)
@@ -126,6 +126,24 @@ def test_a_scene_drawn_by_one_painter_is_right_when_another_draws_it(meshed):
     assert np.array_equal(own._read()[::-1], own.plain(data, camera))
 
 
+def test_a_sieve_that_drops_what_is_seen_is_not_used(meshed, monkeypatch):
+    env, own = meshed
+    model, data, camera = env.subject()
+    right, sift = own.plain(data, camera), sieve.Sieve.sift
+
+    def beside(self, matrices):
+        sift(self, matrices + 2e3 * matrices[:, :, 2:])  # looks where nothing is
+
+    monkeypatch.setattr(sieve.Sieve, "sift", beside)
+    other = painter.Painter(model, size=SIZE, shadow=0, ways=gl_calls.WAYS)
+    assert np.array_equal(other.paint(data, camera), right)
+    assert other.caster is not None
+    assert other.caster.sieve is None
+    assert other.show is None
+    assert other.visible is not None
+    other.close()
+
+
 def test_closing_gives_every_list_and_buffer_back(meshed):
     from OpenGL import GL
 
@@ -138,7 +156,7 @@ def test_closing_gives_every_list_and_buffer_back(meshed):
     lists = [first for first, _ in other.caster._lists]
     lists += [name for held in other.visible._lists.values() for name in held.values()]
     assert len(lists) > 60
-    caster.forgive()
+    gl_calls.forgive()
     assert all(GL.glIsList(name) for name in lists)
     buffer = other.caster._theirs
     other.caster.close()
@@ -157,7 +175,7 @@ def test_a_mesh_keeps_few_lists_however_far_the_camera_goes(meshed, monkeypatch)
         env.reset(np.random.default_rng(seed))
         assert np.array_equal(env.frame(), own.plain(data, camera))
     own.make_current()
-    caster.forgive()
+    gl_calls.forgive()
     mesh = min(own.visible._read, key=lambda number: len(own.visible._read[number].index))
     held = own.visible._lists[mesh]
     before = len(held)
@@ -201,8 +219,8 @@ def test_a_thin_triangle_is_kept_where_a_stout_one_of_its_plane_is_not():
 def test_shared_corners_are_the_corners_there_were():
     rng = np.random.default_rng(0)
     rows = rng.integers(0, 3, (200, 3)).astype(np.float32)
-    found, index = caster.merge(rows)
+    found, index = triangles.merge(rows)
     assert np.array_equal(found[index], rows)
     assert len(found) == len(np.unique(rows, axis=0)) == 27
     # Told apart by bits: minus zero is another number to whoever divides by it.
-    assert len(caster.merge(np.array([[0.0], [-0.0]], dtype=np.float32))[0]) == 2
+    assert len(triangles.merge(np.array([[0.0], [-0.0]], dtype=np.float32))[0]) == 2

@@ -35,7 +35,6 @@ def kept(triangles: np.ndarray, *, fronts: bool) -> np.ndarray:
         area=(0.0, SIDE),
         near=0.1,
         fronts=fronts,
-        scenes=2,
     )
     flat = np.array([[1.0, 0, 0, 0], [0, 1, 0, 0], [0, 0, 0, 1]])
     beside = flat.copy()

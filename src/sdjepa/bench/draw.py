@@ -21,8 +21,8 @@ from sdjepa.config import Collect
 from sdjepa.envs.base import NATIVE_SIZE
 from sdjepa.envs.caster import Caster
 from sdjepa.envs.gl import Filmed, Sheet
-from sdjepa.envs.gl_calls import forgive
-from sdjepa.envs.painter import WAYS, Painter, Scene
+from sdjepa.envs.gl_calls import WAYS, forgive
+from sdjepa.envs.painter import Painter, Scene
 from sdjepa.envs.shadow import area
 
 KINDS = ("frame", "sheet", "sheet rgba", "sheet pbo", "tiles")

@@ -22,6 +22,7 @@ from jaxtyping import Float, Int, UInt32
 from sdjepa.envs.gl_calls import Unsupported, forgive, gl_function
 from sdjepa.envs.shadow import MOST_DEGREES, Box, Light, around, strips, upward
 from sdjepa.envs.sieve import Sieve
+from sdjepa.envs.triangles import compile_triangles, corners, merge
 
 # MuJoCo's lists of simple shapes, in its order.
 SPHERE, TOP, BOTTOM, CYLINDER, OPEN_CYLINDER, _HAZE, BOX = range(7)
@@ -35,49 +36,6 @@ class Pose:
     turns: Float[np.ndarray, "casters 16"]
     order: list[int]  # nearest to the light first: what lies behind is dropped early
     boxes: Int[np.ndarray, "casters 4"]  # of the map
-
-
-def merge(rows: np.ndarray) -> tuple[np.ndarray, UInt32[np.ndarray, "corners"]]:
-    """Different rows, in the order in which they first occur, and which of them each row is."""
-    plain = np.ascontiguousarray(rows, dtype=np.float32)
-    key = plain.view(np.uint32).reshape(len(plain), -1)
-    # Sorting whole rows takes ten times as long as sorting a number made of each.
-    odd = np.array([2 * (number * 0x1234_5678_9ABC_DEF1 % 2**62) + 1 for number in range(1, 7)])
-    mixed = (key * odd[: key.shape[1]].astype(np.uint64)).sum(1, dtype=np.uint64)
-    _, first, inverse = np.unique(mixed, return_index=True, return_inverse=True)
-    if not np.array_equal(key[first][inverse.reshape(-1)], key):  # two rows made the same number
-        _, first, inverse = np.unique(key, axis=0, return_index=True, return_inverse=True)
-    order = np.argsort(first, kind="stable")
-    rank = np.empty(len(order), dtype=np.uint32)
-    rank[order] = np.arange(len(order), dtype=np.uint32)
-    return plain[first[order]], rank[inverse.reshape(-1)]
-
-
-def corners(model: Any, mesh: int) -> Float[np.ndarray, "triangles 3 3"]:
-    """Places of a mesh's corners."""
-    faces = slice(model.mesh_faceadr[mesh], model.mesh_faceadr[mesh] + model.mesh_facenum[mesh])
-    return model.mesh_vert[model.mesh_vertadr[mesh] + model.mesh_face[faces]]
-
-
-def compile_triangles(
-    name: int, places: np.ndarray, index: np.ndarray, *, normals: np.ndarray | None = None
-) -> None:
-    """A display list of indexed triangles, between glNewList and glEndList of the caller or alone.
-
-    OpenGL copies the arrays when the list is made.
-    """
-    from OpenGL import GL
-
-    GL.glEnableClientState(GL.GL_VERTEX_ARRAY)
-    GL.glVertexPointer(3, GL.GL_FLOAT, 0, places)
-    if normals is not None:
-        GL.glEnableClientState(GL.GL_NORMAL_ARRAY)
-        GL.glNormalPointer(GL.GL_FLOAT, 0, normals)
-    GL.glNewList(name, GL.GL_COMPILE)
-    GL.glDrawElements(GL.GL_TRIANGLES, len(index), GL.GL_UNSIGNED_INT, index)
-    GL.glEndList()
-    GL.glDisableClientState(GL.GL_VERTEX_ARRAY)
-    GL.glDisableClientState(GL.GL_NORMAL_ARRAY)
 
 
 class Caster:
@@ -266,8 +224,8 @@ class Caster:
             return [around(before.boxes[moved])]
         return strips(before.boxes[moved], side=self._size)
 
-    def sift(self, scene: Any, *, scenes: int, light: Light) -> None:
-        """Have what falls between texels left out, for so many scenes at once."""
+    def sift(self, scene: Any, *, light: Light) -> None:
+        """Have what falls between texels left out."""
         mesh = self._mujoco.mjtGeom.mjGEOM_MESH
         geoms = {i: scene.geoms[i] for i in range(scene.ngeom) if scene.geoms[i].type == mesh}
         if not geoms:
@@ -284,7 +242,6 @@ class Caster:
             area=(1.0, self._size - 1.0),
             near=float(scene.camera[0].frustum_near) if wide else 0.5,
             fronts=False,
-            scenes=scenes,
         )
         self._meshed = {number: place for place, number in enumerate(geoms)}
 

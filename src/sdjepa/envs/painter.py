@@ -15,18 +15,13 @@ import numpy as np
 from jaxtyping import UInt8
 
 from sdjepa.envs.caster import Caster, Pose
-from sdjepa.envs.gl_calls import Unsupported, forgive
+from sdjepa.envs.gl_calls import Limit, Unsupported, forgive, limiter, usual_ways
 from sdjepa.envs.shadow import NOTHING, Box, Casters, around, join
 from sdjepa.envs.show import Show
 from sdjepa.envs.visible import View, Visible
 
-# What is tried, in this order: "cut" where "show" fails, "confine" where "cast" does.
-WAYS = ("cast", "sift", "show", "cut", "confine")
-BY_PROCESSOR = ("cast", "cut", "confine")  # which chooses triangles no faster than it draws them
-SOFTWARE = ("llvmpipe", "softpipe", "swrast")
 TOGETHER = 36  # scenes that are sifted at once
 SCENE_GEOMS = 1000  # room in a noted scene; our scenes have 36
-Limit = Callable[[Box | None], None]
 
 
 @dataclass
@@ -154,21 +149,20 @@ class Painter:
     def _sift(self, scenes: Sequence[Scene]) -> None:
         for scene in self._sifted:
             scene.slot = None
-        self._sifted = [scene for scene in scenes if self._is_own(scene)][:TOGETHER]
-        sieves = [(way.sieve, way) for way in (self.caster, self.show) if way is not None]
-        if not self._sifted or not any(sieve for sieve, _ in sieves):
-            self._sifted = []
+        sieve = self.caster.sieve if self.caster is not None else None
+        some = sieve is not None or self.show is not None
+        own = [scene for scene in scenes if some and self._is_own(scene)]
+        self._sifted = own[:TOGETHER]
+        if not self._sifted:
             return
         forgive()
         for slot, scene in enumerate(self._sifted):
-            self._prepare(scene)
             scene.slot = slot
-        if self.caster is not None and self.caster.sieve is not None:
-            found = [self.caster.matrices(scene.places) for scene in self._sifted]
-            self.caster.sieve.sift(np.stack(found))
+        if self.caster is not None and sieve is not None:
+            sieve.sift(np.stack([self.caster.matrices(scene.places) for scene in self._sifted]))
         if self.show is not None:
-            found = [self.show.matrices(scene.mjv, scene.places) for scene in self._sifted]
-            self.show.sieve.sift(np.stack(found))
+            each = [self.show.matrices(scene.mjv, scene.places) for scene in self._sifted]
+            self.show.sieve.sift(np.stack(each))
 
     def _is_own(self, scene: Scene) -> bool:
         """A scene with other geoms than the first is MuJoCo's altogether."""
@@ -226,8 +220,11 @@ class Painter:
         if self.caster is None:
             self.limit = self._settle_limit(scene, whole)
             return
-        if self._try("sift", self._sift_map, scene) and not self._equal(scene, whole):
-            self.caster.whole()
+        if self._try("sift", self._sift_map, scene):
+            self.caster.use(True)  # draw anew: the map shows this very scene already
+            if not self._equal(scene, whole):
+                self.caster.whole()
+                self.caster.use(True)
         self.show = self._try("show", self._make_show, scene)
         scene.slot = None
         if self.show is not None and self._equal(scene, whole):
@@ -242,7 +239,13 @@ class Painter:
             self.visible = None
 
     def _equal(self, scene: Scene, whole: np.ndarray) -> bool:
-        self._draw_cast(scene)
+        from OpenGL.error import Error
+
+        try:
+            self._draw_cast(scene)
+        except Error:  # a driver that cannot do what it says
+            forgive()
+            return False
         return np.array_equal(self._read(), whole)
 
     def _try(self, way: str, make: Callable[[Scene], Any], scene: Scene) -> Any:
@@ -262,7 +265,7 @@ class Painter:
 
     def _sift_map(self, scene: Scene) -> bool:
         assert self.caster is not None
-        self.caster.sift(scene.mjv, scenes=TOGETHER, light=self._casters.lights[0])
+        self.caster.sift(scene.mjv, light=self._casters.lights[0])
         return True
 
     def _make_show(self, scene: Scene) -> Show:
@@ -273,7 +276,6 @@ class Painter:
             scene=scene.mjv,
             size=self.size,
             drawn=self.caster.drawn,
-            scenes=TOGETHER,
         )
 
     def _make_visible(self, scene: Scene) -> Visible:
@@ -284,7 +286,7 @@ class Painter:
 
         It can when a scene drawn so, on a map that was cleared, has the pixels it has otherwise.
         """
-        limit = _limiter(self.size) if "confine" in (self._ways or ()) else None
+        limit = limiter(self.size) if "confine" in (self._ways or ()) else None
         if limit is None:
             return None
         count, scene.mjv.ngeom = scene.mjv.ngeom, 0
@@ -338,32 +340,3 @@ class Painter:
             if way is not None:
                 way.close()
         self._renderer.close()
-
-
-def usual_ways() -> Sequence[str]:
-    """What is tried with the current context's driver."""
-    from OpenGL import GL
-
-    forgive()
-    name: Any = GL.glGetString(GL.GL_RENDERER)
-    return BY_PROCESSOR if any(each in name.decode() for each in SOFTWARE) else WAYS
-
-
-def _limiter(size: int) -> Limit | None:
-    """Confines drawing to a box of the shadow map, until called with None; None: it cannot be."""
-    from OpenGL.GL.EXT import window_rectangles as extension
-
-    forgive()
-    if not extension.glInitWindowRectanglesEXT():
-        return None
-
-    def limit(box: Box | None) -> None:
-        forgive()
-        left, low, right, high = box or NOTHING
-        # A box holds for every buffer that is drawn in: the picture, too, must be inside one.
-        boxes = [(0, 0, size, size), (left, low, right - left, high - low)]
-        mode = extension.GL_EXCLUSIVE_EXT if box is None else extension.GL_INCLUSIVE_EXT
-        count = 0 if box is None else len(boxes)  # outside of none is everywhere
-        extension.glWindowRectanglesEXT(mode, count, np.array(boxes, dtype=np.int32))
-
-    return limit

@@ -27,7 +27,7 @@ class Show:
     """Draws scenes like the first; made and used with its context current."""
 
     def __init__(
-        self, model: Any, context: Any, *, scene: Any, size: int, drawn: list[int], scenes: int
+        self, model: Any, context: Any, *, scene: Any, size: int, drawn: list[int]
     ) -> None:
         """`drawn` are lists of geoms, for those that are no meshes; each restores the matrix."""
         from OpenGL import GL
@@ -67,7 +67,6 @@ class Show:
             area=(0.0, float(size)),
             near=float(scene.camera[0].frustum_near),
             fronts=True,
-            scenes=scenes,
         )
         self._count = 2 * len(geoms) + 4
         first: Any = GL.glGenLists(self._count)

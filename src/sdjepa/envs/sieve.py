@@ -133,14 +133,13 @@ class Sieve:
         area: tuple[float, float],
         near: float,
         fronts: bool,
-        scenes: int,
     ) -> None:
         from OpenGL import GL
 
         bits = int(np.ravel(GL.glGetIntegerv(GL.GL_SUBPIXEL_BITS))[0])
         if bits < 8 or len(samples) > MOST_SAMPLES:
             raise Unsupported("coarse corners")
-        self._gl, self.scenes, self._geoms = GL, scenes, len(geoms)
+        self._gl, self._scenes, self._geoms = GL, 0, len(geoms)
         self._indirect = gl_function("glDrawElementsIndirect")
         self._pop, self._push = gl_function("glPopMatrix"), gl_function("glPushMatrix")
         self._program = _program(PROGRAM)
@@ -153,20 +152,9 @@ class Sieve:
             (first[m], n, o, vertex[m]) for m, n, o in zip(geoms, counts, out[:-1], strict=True)
         ]
         self._buffers = [int(name) for name in GL.glGenBuffers(6)]
-        given: list[np.ndarray | int] = [
-            np.concatenate(places).astype(np.float32),
-            np.concatenate(triangles).astype(np.uint32),
-            np.array(table, dtype=np.uint32),
-            4 * 12 * self._geoms * scenes,
-            4 * 3 * self.total * scenes,
-            4 * 5 * self._geoms * scenes,
-        ]
-        for name, content in zip(self._buffers, given, strict=True):
-            GL.glBindBuffer(GL.GL_SHADER_STORAGE_BUFFER, name)
-            room = content if isinstance(content, int) else content.nbytes
-            data = None if isinstance(content, int) else content
-            GL.glBufferData(GL.GL_SHADER_STORAGE_BUFFER, room, data, GL.GL_DYNAMIC_DRAW)
-        GL.glBindBuffer(GL.GL_SHADER_STORAGE_BUFFER, 0)
+        self._fill(0, np.concatenate(places).astype(np.float32))
+        self._fill(1, np.concatenate(triangles).astype(np.uint32))
+        self._fill(2, np.array(table, dtype=np.uint32))
         GL.glUseProgram(self._program)
         where = {
             name: GL.glGetUniformLocation(self._program, name)
@@ -181,10 +169,22 @@ class Sieve:
         GL.glUniform1i(where["fronts"], int(fronts))
         GL.glUseProgram(0)
 
+    def _fill(self, number: int, content: np.ndarray | int) -> None:
+        """Give a buffer its content, or so many bytes."""
+        gl, kind = self._gl, self._gl.GL_SHADER_STORAGE_BUFFER
+        room, data = (content, None) if isinstance(content, int) else (content.nbytes, content)
+        gl.glBindBuffer(kind, self._buffers[number])
+        gl.glBufferData(kind, room, data, gl.GL_DYNAMIC_DRAW)
+        gl.glBindBuffer(kind, 0)
+
     def sift(self, matrices: Float[np.ndarray, "scenes geoms 3 4"]) -> None:
         """Find what is left; a matrix takes a place of a mesh to x w, y w (in pixels) and w."""
         gl = self._gl
         plain = np.ascontiguousarray(matrices, dtype=np.float32)
+        if len(plain) > self._scenes:  # 2.3 MB a scene of our largest: none before it is needed
+            self._scenes = len(plain)
+            for number, each in ((3, 12 * self._geoms), (4, 3 * self.total), (5, 5 * self._geoms)):
+                self._fill(number, 4 * each * self._scenes)
         gl.glBindBuffer(gl.GL_SHADER_STORAGE_BUFFER, self._buffers[3])
         gl.glBufferSubData(gl.GL_SHADER_STORAGE_BUFFER, 0, plain.nbytes, plain)
         gl.glBindBuffer(gl.GL_SHADER_STORAGE_BUFFER, 0)

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from sdjepa.envs.caster import compile_triangles, corners, merge
 from sdjepa.envs.gl_calls import Unsupported, forgive
+from sdjepa.envs.triangles import compile_triangles, corners, merge
 
 CELL_M = 0.3  # with smaller ones many a frame needs a list that was not yet made
 ROUNDED = 1.5  # of a part of a pixel: two corners may both move by half its diagonal
