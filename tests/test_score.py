@@ -44,10 +44,11 @@ from sdjepa.scoring.actors import floor_actors
 from sdjepa.scoring.floors import measure_floors
 from sdjepa.scoring.simulation import simulate
 from sdjepa.scoring.stage import Moved
-from sdjepa.scoring.trained import score
+from sdjepa.scoring.trained import score, score_each
 from sdjepa.seeds import stream
 from sdjepa.statistics import mcnemar, paired, tasks_needed, unrelated, wilson95
 from sdjepa.tasks import Manifest, Task
+from sdjepa.train.checkpoint import find_checkpoint
 
 STRICT = Score(protocol="strict", tasks=6)
 
@@ -192,6 +193,24 @@ def test_planning_weights_are_recorded_and_change_a_score_file(a_run: Path):
     path = score(a_run, plan=plan)
     assert path.name == "strict-angular-cem-o25-gamma3.0-r1-h3.json"
     assert read_json(path)["config"]["plan"]["gamma"] == 3.0
+
+
+def test_searches_scored_together_are_what_each_is_alone(a_run: Path):
+    plans = [None, Plan(candidates=16, elites=4, iterations=2, replan=1)]
+    alone = [read_json(score(a_run, plan=plan)) for plan in plans]
+    together = [read_json(path) for path in score_each(a_run, plans)]
+    for one, other in zip(alone, together, strict=True):
+        for key in ("tasks", "floors", "rollouts", "num_plans", "config", "tasks_hash"):
+            assert one[key] == other[key], key
+    assert together[0]["tasks"] != together[1]["tasks"]
+
+
+def test_the_score_of_another_checkpoint_stands_beside_that_of_the_latest(a_run: Path):
+    latest = score(a_run)
+    name = find_checkpoint(a_run).resolve().name
+    named = score(a_run, checkpoint=name)
+    assert named.name == f"{latest.stem}-{name}.json"
+    assert read_json(named)["tasks"] == read_json(latest)["tasks"]
 
 
 def test_an_evaluation_pack_scores_like_its_dataset(a_run: Path, tiny_data: Path, tmp_path: Path):

@@ -147,7 +147,7 @@ def table(folder: Path) -> Path:
     scored = [
         "| run | protocol | tasks | offset | cost | search | success | nothing | random | replay |",
         "|---|---|---|---:|---|---|---:|---:|---:|---:|",
-        *(_scored(line.name, record) for line in runs for record in line.scores),
+        *(_scored(line, record) for line in runs for record in line.scores),
     ]
     text = HEAD + "\n".join(rows) + "\n\n## Scores\n\n" + "\n".join(scored) + "\n"
     write_atomic(folder / "README.md", text)
@@ -163,19 +163,21 @@ def said_search(plan: dict[str, Any]) -> str:
     said = f"{plan['solver']} {plan['candidates']} x {plan['iterations']}, replan {plan['replan']}"
     said += f", history {plan.get('history', 1)}"
     own = Plan()
-    for key in ("horizon", "when", "ahead", "bounds", "effort"):
+    for key in ("horizon", "when", "ahead", "bounds", "effort", "precision"):
         value = plan.get(key, getattr(own, key))  # a score from before there was such a key
         if value != getattr(own, key):
             said += f", {key} {value}"
     return said
 
 
-def _scored(name: str, record: dict[str, Any]) -> str:
+def _scored(line: Line, record: dict[str, Any]) -> str:
     low, high = record["wilson95"]
     settings, floors = record["config"]["score"], record["floors"]
     search = said_search(record["config"]["plan"])
+    after = (record.get("checkpoint") or {}).get("step", line.steps)
+    search += "" if after == line.steps else f", after {after:,} steps"
     return (
-        f"| {name} | {record['protocol']} | {record['num_tasks']} ({record['tasks_hash']}) "
+        f"| {line.name} | {record['protocol']} | {record['num_tasks']} ({record['tasks_hash']}) "
         f"| {settings['offset']} | {record['cost']} | {search} "
         f"| {record['success_rate']:.1f} ({low:.1f} to {high:.1f}) "
         f"| {floors['noop']:.1f} | {floors['random']:.1f} | {floors['replay']:.1f} |"

@@ -9,7 +9,7 @@ import typer
 from sdjepa.cli.app import STAGES, DataPath, RunPath, Sets, app, bar, console, said
 
 if TYPE_CHECKING:
-    from sdjepa.config import Config
+    from sdjepa.config import Config, Plan, Score
 
 
 @app.command(rich_help_panel=STAGES)
@@ -47,7 +47,7 @@ def score(
     """
     from sdjepa.data.episodes import Episodes
     from sdjepa.score import SWEEP_OFFSETS, check_room
-    from sdjepa.scoring.trained import score as work
+    from sdjepa.scoring.trained import score_each
     from sdjepa.train.checkpoint import load_config
     from sdjepa.train.loop import pick_device
 
@@ -68,20 +68,23 @@ def score(
         for config in configs:
             check_room(episodes, config.score)
     paths = []
-    for config in configs:
-        with bar(f"planning, {config.score.offset} ahead") as progress:
-            path = work(
-                run,
-                settings=config.score,
-                plan=config.plan,
-                data_path=data,
-                manifest=manifest,
-                checkpoint=checkpoint,
-                device=str(pick_device(device)),
-                progress=progress,
+    for settings, plans in _by_tasks(configs):
+        with bar(f"planning, {settings.offset} ahead") as progress:
+            found = list(
+                score_each(
+                    run,
+                    plans,
+                    settings=settings,
+                    data_path=data,
+                    manifest=manifest,
+                    checkpoint=checkpoint,
+                    device=str(pick_device(device)),
+                    progress=progress,
+                )
             )
-        _show_score(path)
-        paths.append(path)
+        for path in found:
+            _show_score(path)
+        paths += found
     for path in paths:
         said(path)
 
@@ -111,6 +114,19 @@ def _combinations(
         flags = [f"{key}={value}" for key, value in (asked | always).items() if value is not None]
         configs.append(change(own, [*flags, *sets]))
     return configs
+
+
+def _by_tasks(configs: "Sequence[Config]") -> "list[tuple[Score, list[Plan]]]":
+    """The searches of each list of tasks, in the order they were asked for."""
+    groups: list[tuple[Score, list[Plan]]] = []
+    for config in configs:
+        for settings, plans in groups:
+            if settings == config.score:
+                plans.append(config.plan)
+                break
+        else:
+            groups.append((config.score, [config.plan]))
+    return groups
 
 
 def _each(text: str | None) -> list[str | None]:

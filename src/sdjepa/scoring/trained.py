@@ -1,7 +1,10 @@
-"""A run in, a score file out: what its model achieves under the protocol of `score.py`."""
+"""A run in, score files out: what its model achieves under the protocol of `score.py`."""
 
 import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -15,8 +18,9 @@ from sdjepa.scoring.actors import action_space
 from sdjepa.scoring.album import pages
 from sdjepa.scoring.card import floor_rates, origin, rates, rows_of, strata
 from sdjepa.scoring.floors import run_floors
-from sdjepa.scoring.simulation import simulate
-from sdjepa.train.checkpoint import load_checkpoint
+from sdjepa.scoring.simulation import Simulation, simulate
+from sdjepa.tasks import Manifest, Outcome
+from sdjepa.train.checkpoint import Checkpoint, load_checkpoint
 
 
 def score(
@@ -32,39 +36,93 @@ def score(
 ) -> Path:
     """Score a run; writes RUN/scores/<protocol>-<cost>-<solver>-o<offset>.json and returns it.
 
-    Another search than the run's own is in the name too, so that scores stand side by side.
+    Another search than the run's own is in the name too, and another checkpoint than the latest,
+    so that scores stand side by side.
     """
+    (found,) = score_each(
+        path,
+        [plan],
+        settings=settings,
+        data_path=data_path,
+        manifest=manifest,
+        checkpoint=checkpoint,
+        device=device,
+        progress=progress,
+    )
+    return found
+
+
+def score_each(
+    path: Path,
+    plans: Sequence[Plan | None],  # None: the run's own
+    *,
+    settings: Score | None = None,
+    data_path: Path | None = None,
+    manifest: Path | None = None,
+    checkpoint: str = "latest",
+    device: str = "cpu",
+    progress: Progress = silent,
+) -> Iterator[Path]:
+    """As `score`, for several searches on the same tasks: simulators and floors serve them all."""
     began = time.monotonic()
     loaded = load_checkpoint(path, checkpoint, device=device)
-    settings, plan = settings or loaded.config.score, plan or loaded.config.plan
+    settings = settings or loaded.config.score
     data = Episodes.open(data_path or Path(loaded.config.data.path))
     chosen = task_list(data, settings, manifest=manifest)
     settings, tasks = adopt(settings, chosen), chosen.tasks
     goals = data.frames(np.array([task.rows(data)[1] for task in tasks]))
-    planner = Planner(loaded, plan, bounds=Bounds(*action_space(data.env)))
-    with simulate(data, tasks, settings, every=planner.frame_skip) as scenes:
+    with simulate(data, tasks, settings, every=loaded.config.model.frame_skip) as scenes:
         floors = run_floors(scenes, data, tasks, stats=loaded.stats, settings=settings)
-        agent = Receding(
-            planner,
-            scenes.render,
-            goals=goals,
-            names=[(task.episode, task.start) for task in tasks],
-            progress=progress,
-        )
-        scenes.place(watch=True)
-        playing = time.monotonic()
-        outcomes = play(scenes, agent, count=len(tasks), budget=settings.budget)
-        playing = time.monotonic() - playing
-        records = scenes.records()
-    result = {
+        chosen.write(path / "tasks" / f"{settings.protocol}-o{settings.offset}-{chosen.hash}.json")
+        stage = _Stage(loaded, data, chosen, settings, goals, scenes, floors)
+        for plan in plans:
+            plan = plan or loaded.config.plan
+            result = _played(stage, plan, began=began, progress=progress)
+            name = f"{settings.protocol}-{plan.cost}-{plan.solver}-o{settings.offset}"
+            name += _search(plan, own=loaded.config.plan)
+            name += "" if checkpoint == "latest" else f"-{loaded.path.name}"
+            yield write_json(path / "scores" / f"{name}.json", result)
+            began = time.monotonic()
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """What all searches of a score share."""
+
+    loaded: Checkpoint
+    data: Episodes
+    chosen: Manifest
+    settings: Score
+    goals: np.ndarray
+    scenes: Simulation
+    floors: dict[str, list[Outcome]]
+
+
+def _played(stage: _Stage, plan: Plan, *, began: float, progress: Progress) -> dict[str, Any]:
+    """One search on all tasks; a score file's content."""
+    loaded, data, tasks, scenes = stage.loaded, stage.data, stage.chosen.tasks, stage.scenes
+    planner = Planner(loaded, plan, bounds=Bounds(*action_space(data.env)))
+    agent = Receding(
+        planner,
+        scenes.render,
+        goals=stage.goals,
+        names=[(task.episode, task.start) for task in tasks],
+        progress=progress,
+    )
+    scenes.place(watch=True)
+    playing = time.monotonic()
+    outcomes = play(scenes, agent, count=len(tasks), budget=stage.settings.budget)
+    playing = time.monotonic() - playing
+    records = scenes.records()
+    return {
         "env": data.env,
-        "protocol": settings.protocol,
+        "protocol": stage.settings.protocol,
         "cost": plan.cost,
         "solver": plan.solver,
         **rates(outcomes),
-        **floor_rates(floors),
-        "strata": strata(outcomes, floors),
-        "tasks": rows_of(tasks, outcomes, floors),
+        **floor_rates(stage.floors),
+        "strata": strata(outcomes, stage.floors),
+        "tasks": rows_of(tasks, outcomes, stage.floors),
         "seconds": time.monotonic() - began,
         "planning_seconds": playing,
         "seconds_per_plan": agent.seconds / max(1, agent.num_plans),
@@ -73,20 +131,16 @@ def score(
             records,
             tasks,
             outcomes=outcomes,
-            goals=goals,
+            goals=stage.goals,
             data=data,
             read=planner.read,
             every=planner.frame_skip,
         ),
         "checkpoint": {"name": loaded.path.name, "step": loaded.step},
-        **origin(data, settings, chosen),
-        "config": {"score": settings.model_dump(), "plan": plan.model_dump()},
+        **origin(data, stage.settings, stage.chosen),
+        "config": {"score": stage.settings.model_dump(), "plan": plan.model_dump()},
         **provenance(),
     }
-    chosen.write(path / "tasks" / f"{settings.protocol}-o{settings.offset}-{chosen.hash}.json")
-    name = f"{settings.protocol}-{plan.cost}-{plan.solver}-o{settings.offset}"
-    name += _search(plan, own=loaded.config.plan)
-    return write_json(path / "scores" / f"{name}.json", result)
 
 
 def _search(plan: Plan, *, own: Plan) -> str:
@@ -98,8 +152,9 @@ def _search(plan: Plan, *, own: Plan) -> str:
         "when": "",
         "ahead": "",
         "bounds": "",
+        "precision": "",
     }
-    named = {"cost", "solver", "seed", "batch", "precision", "engine"}  # already, or no search
+    named = {"cost", "solver", "seed", "batch", "engine"}  # already, or no search
     changed = [
         name
         for name in Plan.model_fields
