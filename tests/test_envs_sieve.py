@@ -79,7 +79,8 @@ def test_a_triangle_that_holds_a_sample_is_kept_and_most_others_are_not(context,
     inside = ((triangles > 0.1) & (triangles < SIDE - 0.1)).all((1, 2))
     if size < 2:  # a large one is kept unseen
         needless = np.isin(np.arange(1500), found) & ~true & inside
-        assert needless.sum() < 0.1 * inside.sum()
+        # The margin, 1/64 of a pixel around a circumference of two, at four samples a pixel: 0.13.
+        assert needless.sum() < 0.2 * inside.sum()
 
 
 def test_backs_are_dropped_only_where_they_are_not_drawn(context):

@@ -216,9 +216,12 @@ class Drawing:
             painter.close()
 
     def _differs(self) -> float:
-        """Share of values in which the collector's frame is not MuJoCo's own renderer's."""
-        ours = self._painter.paint(self._data, self._camera)
-        return float(np.mean(ours != self._painter.plain(self._data, self._camera)))
+        """Share of values in which the collector's frames are not as MuJoCo draws them."""
+        sheets = []
+        for painter in (self._painter, Painter(self._model, size=NATIVE_SIZE, shadow=0, ways=())):
+            sheets.append(Sheet(painter).draw(self._scenes))
+        painter.close()
+        return float(np.mean(sheets[0] != sheets[1]))
 
     def _ways_lines(self) -> Iterator[Line]:
         """Every way of drawing the same pixels, and parts of the one in use."""

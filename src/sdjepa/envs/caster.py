@@ -86,6 +86,7 @@ class Caster:
         for what in (gl.GL_LIGHTING, gl.GL_CULL_FACE, gl.GL_BLEND):
             gl.glDisable(what)
         gl.glEnable(gl.GL_POLYGON_OFFSET_FILL)
+        gl.glColorMask(False, False, False, False)
         gl.glShadeModel(gl.GL_FLAT)
         gl.glViewport(1, 1, self._size - 2, self._size - 2)
         gl.glMatrixMode(gl.GL_PROJECTION)
@@ -108,6 +109,7 @@ class Caster:
         gl.glNewList(self._end, gl.GL_COMPILE)
         gl.glPopMatrix()
         gl.glDisable(gl.GL_POLYGON_OFFSET_FILL)
+        gl.glColorMask(True, True, True, True)
         gl.glShadeModel(gl.GL_SMOOTH)
         gl.glEnable(gl.GL_CULL_FACE)
         gl.glEnable(gl.GL_LIGHTING)

@@ -4,7 +4,7 @@ In a picture of 224 pixels most triangles of a finely made mesh fall between its
 some 20,000 are left. Which those are changes with every frame, so the GPU finds out, for many
 frames at once, in a program that does nothing else: corners are put where they are in the picture,
 and a triangle stays if, widened by a margin, it holds a sample and, where backs are not drawn,
-shows its front. The margin is more than corners are rounded by, so what goes could not be seen.
+shows its front. The margin is four times what corners are rounded by: what goes could not be seen.
 Those that stay keep their order.
 """
 
@@ -164,7 +164,7 @@ class Sieve:
         GL.glUniform2fv(where["samples"], len(samples), np.asarray(samples, dtype=np.float32))
         GL.glUniform1i(where["num_samples"], len(samples))
         GL.glUniform2f(where["area"], *area)
-        GL.glUniform1f(where["margin"], 2 / 2**bits)
+        GL.glUniform1f(where["margin"], 4 / 2**bits)
         GL.glUniform1f(where["near"], near)
         GL.glUniform1i(where["fronts"], int(fronts))
         GL.glUseProgram(0)
