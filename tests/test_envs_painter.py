@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sdjepa.envs import base, caster, gl, gl_calls, painter, shadow, sieve, triangles, visible
+from sdjepa.envs import base, caster, gl, gl_calls, lit, painter, shadow, sieve, triangles, visible
 
 SIZE = base.NATIVE_SIZE
 DRAWN = [name for name in base.NAMES if issubclass(base.env_class(name), gl.Filmed)]
@@ -70,12 +70,41 @@ def test_scenes_sifted_together_are_mujocos_byte_for_byte():
         ours.ready(scenes[:1])
     assert ours.show is not None
     assert ours.caster is not None
-    assert ours.caster.sieve is not None
+    assert ours.caster.lit is not None
     left = ours.show.sieve.counts(1).sum() / ours.show.sieve.total
     assert 0.01 < left < 0.3
-    assert 0.3 < ours.caster.sieve.counts(1).sum() / ours.caster.sieve.total < 0.9
+    assert 0.1 < ours.caster.lit.counts(1).sum() / ours.caster.lit.total < 0.3
     ours.close()
     theirs.close()
+
+
+def test_a_map_of_what_the_light_reaches_is_the_map_of_everything(monkeypatch):
+    env: Any = base.make(MESHED)
+    ours = painter.Painter(env.subject()[0], size=SIZE, shadow=0, ways=("cast", "lit"))
+    scenes = [ours.blank() for _ in range(3)]
+    for seed, scene in enumerate(scenes):
+        env.reset(np.random.default_rng(seed))
+        ours.note(*env.subject()[1:], scene=scene)
+    ours.make_current()
+    boxes = [shadow.area([scene.shadows]) for scene in scenes]
+    monkeypatch.setattr(lit, "ROOM", boxes[0] + boxes[1])  # so that it is done in two batches
+    ours.ready(scenes)
+    cast = ours.caster
+    assert cast is not None
+    assert cast.lit is not None
+    for scene in scenes:
+        ours._prepare(scene)
+        maps = []
+        for slot in (scene.slot, None):
+            cast.use(True)
+            cast.draw(scene.pose, slot=slot)
+            cast._gl.glBindFramebuffer(cast._gl.GL_FRAMEBUFFER, cast._buffer)
+            maps.append(cast._read(0, 0, *[ours.context.shadowSize] * 2))
+            ours.restore()
+        assert np.array_equal(*maps)
+    # Half of the triangles face away, and more lie inside: few are left.
+    assert (cast.lit.counts(3).sum(1) < 0.3 * cast.lit.total).all()
+    ours.close()
 
 
 def test_a_way_whose_pixels_differ_is_dropped_and_the_frame_is_still_right(meshed, monkeypatch):
@@ -129,16 +158,23 @@ def test_a_scene_drawn_by_one_painter_is_right_when_another_draws_it(meshed):
 def test_a_sieve_that_drops_what_is_seen_is_not_used(meshed, monkeypatch):
     env, own = meshed
     model, data, camera = env.subject()
-    right, sift = own.plain(data, camera), sieve.Sieve.sift
+    right = own.plain(data, camera)
+    seen, reached = sieve.Seen.sift, lit.Lit.sift
 
     def beside(self, matrices):
-        sift(self, matrices + 2e3 * matrices[:, :, 2:])  # looks where nothing is
+        seen(self, matrices + 2e3 * matrices[:, :, 2:])  # looks where nothing is
 
-    monkeypatch.setattr(sieve.Sieve, "sift", beside)
+    def upside_down(self, matrices, boxes):
+        reached(
+            self, matrices * np.array([1, 1, -1])[:, None] + [[0] * 4, [0] * 4, [0, 0, 0, 2]], boxes
+        )
+
+    monkeypatch.setattr(sieve.Seen, "sift", beside)
+    monkeypatch.setattr(lit.Lit, "sift", upside_down)
     other = painter.Painter(model, size=SIZE, shadow=0, ways=gl_calls.WAYS)
     assert np.array_equal(other.paint(data, camera), right)
     assert other.caster is not None
-    assert other.caster.sieve is None
+    assert other.caster.lit is None
     assert other.show is None
     assert other.visible is not None
     other.close()

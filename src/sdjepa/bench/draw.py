@@ -228,7 +228,7 @@ class Drawing:
         for what, ways in (
             ("as collected", WAYS),
             ("own map of whole meshes", ("cast", "show")),
-            ("own map, meshes cut", ("cast", "sift", "cut")),
+            ("own map, meshes cut", ("cast", "lit", "cut")),
             ("own map, whole meshes", ("cast",)),
             ("MuJoCo's map in a box", ("confine",)),
             ("as MuJoCo draws", ()),
@@ -299,16 +299,16 @@ class Drawing:
             caster.level, caster.strewn = level, True
         for what, speck in (("triangles", False), ("triangles in a texel", True)):
             for which, chosen in (("", True), ("all ", False)):
-                if caster.sieve is not None or not chosen:
+                if caster.lit is not None or not chosen:
                     draw = functools.partial(fill, speck=speck, chosen=chosen)
                     yield self._line(f"GPU: map, {which}{what}", painter, draw)
-        if caster.sieve is not None:
-            counts = caster.sieve.counts(len(self._scenes)).sum(1)
+        if caster.lit is not None:
+            counts = caster.lit.counts(len(self._scenes)).sum(1)
             yield (
                 "triangles kept in the map",
                 float(np.mean(counts)),
                 "",
-                {"of": caster.sieve.total},
+                {"of": caster.lit.total},
             )
         caster.use(True)  # the map is not what it was
 

@@ -20,8 +20,8 @@ import numpy as np
 from jaxtyping import Float, Int, UInt32
 
 from sdjepa.envs.gl_calls import Unsupported, forgive, gl_function
+from sdjepa.envs.lit import MOST_SLOPES, MOST_STEPS, Lit
 from sdjepa.envs.shadow import MOST_DEGREES, Box, Light, around, strips, upward
-from sdjepa.envs.sieve import Sieve
 from sdjepa.envs.triangles import compile_triangles, corners, merge
 
 # MuJoCo's lists of simple shapes, in its order.
@@ -62,8 +62,8 @@ class Caster:
         self._compile_frame(lights[0], scene)
         self._compile_geoms(model, geoms)
         self._make_buffers()
-        self.sieve: Sieve | None = None
-        self._meshed: dict[int, int] = {}  # numbers of geoms, and which of the sieve's they are
+        self.lit: Lit | None = None
+        self._meshed: dict[int, int] = {}  # numbers of geoms, and which of the lit they are
         self._before: Pose | None = None  # what the map shows
         self.cleared: list[Box] = []
         self.level: float | None = None  # of the ground, if everywhere the same; known when drawn
@@ -227,44 +227,46 @@ class Caster:
         return strips(before.boxes[moved], side=self._size)
 
     def sift(self, scene: Any, *, light: Light) -> None:
-        """Have what falls between texels left out."""
-        mesh = self._mujoco.mjtGeom.mjGEOM_MESH
+        """Have what lies behind something else left out."""
+        gl, mesh = self._gl, self._mujoco.mjtGeom.mjGEOM_MESH
         geoms = {i: scene.geoms[i] for i in range(scene.ngeom) if scene.geoms[i].type == mesh}
-        if not geoms:
-            raise Unsupported("nothing to leave out")
-        names = list(self._merged)
-        self._light = light
-        wide = light[2] is not None
+        position, axes, wide = light
+        if not geoms or wide is not None:
+            raise Unsupported("nothing to leave out, or rays that are not parallel")
+        slopes, steps, nearer = (
+            float(np.ravel(gl.glGetFloatv(name))[0])
+            for name in (gl.GL_POLYGON_OFFSET_FACTOR, gl.GL_POLYGON_OFFSET_UNITS, gl.GL_DEPTH_FUNC)
+        )
+        if not -MOST_SLOPES <= slopes <= 0 or not -MOST_STEPS <= steps <= 0:
+            raise Unsupported("triangles are moved toward the light, or far")
+        if nearer != gl.GL_GEQUAL:
+            raise Unsupported("depths grow the other way")
+        camera, half = scene.camera[0], (self._size - 2) / 2
+        near, far = camera.frustum_near, camera.frustum_far
+        self._rows = np.stack(
+            [*(axes[:2] * half / self._context.shadowClip), -axes[2] / (far - near)]
+        )
+        self._origin = np.array([1 + half, 1 + half, far / (far - near)]) - self._rows @ position
         self._sifted = self.objects[list(geoms)]
-        self.sieve = Sieve(
+        names = list(self._merged)
+        self.lit = Lit(
             [self._merged[name][0] for name in names],
             [self._merged[name][1] for name in names],
             geoms=[names.index(geom.dataid) for geom in geoms.values()],
-            samples=np.array([[0.5, 0.5]]),
-            area=(1.0, self._size - 1.0),
-            near=float(scene.camera[0].frustum_near) if wide else 0.5,
-            fronts=False,
         )
         self._meshed = {number: place for place, number in enumerate(geoms)}
 
     def whole(self) -> None:
         """Draw whole meshes again."""
-        if self.sieve is not None:
-            self.sieve.close()
-        self.sieve, self._meshed = None, {}
+        if self.lit is not None:
+            self.lit.close()
+        self.lit, self._meshed = None, {}
 
     def matrices(self, data: Any) -> Float[np.ndarray, "geoms 3 4"]:
-        """From meshes to texels, for the sieve."""
-        position, axes, wide = self._light
-        half = (self._size - 2) / 2
-        view, last = np.zeros((3, 3)), np.array([1 + half, 1 + half, 1.0])
-        view[:2] = axes[:2] * half / (self._context.shadowClip if wide is None else wide)
-        if wide is not None:
-            view += last[:, None] * axes[2]
-            last = np.zeros(3)
+        """From meshes to texels and depths."""
         turns = data.geom_xmat[self._sifted].reshape(-1, 3, 3)
-        places = (data.geom_xpos[self._sifted] - position) @ view.T + last
-        return np.concatenate([view @ turns, places[..., None]], axis=-1)
+        places = data.geom_xpos[self._sifted] @ self._rows.T + self._origin
+        return np.concatenate([self._rows @ turns, places[..., None]], axis=-1)
 
     def draw(self, pose: Pose, *, slot: int | None = None) -> None:
         """Fill the map; cleared first is where things were that moved since the frame before.
@@ -349,22 +351,22 @@ class Caster:
         call, move, turn = self._call, self._move, self._turn
         start, places = pose.turns.ctypes.data, pose.places.tolist()
         call(self._begin)
-        sieve = self.sieve if slot is not None else None
-        if sieve is not None:
-            sieve.bind()
+        lit = self.lit if slot is not None else None
+        if lit is not None:
+            lit.bind()
         if speck:
             self._gl.glViewport(1, 1, 1, 1)
         for number in numbers:
             move(*places[number])
             turn(start + 64 * number)
             mesh = self._meshed.get(number)
-            if mesh is None or sieve is None or slot is None:
+            if mesh is None or lit is None or slot is None:
                 call(self.drawn[number])
             else:
-                sieve.draw(slot, mesh)
+                lit.draw(slot, mesh)
         call(self._end)
-        if sieve is not None:
-            sieve.release()
+        if lit is not None:
+            lit.release()
 
     def close(self) -> None:
         """Give everything back to OpenGL, and MuJoCo its own buffer."""

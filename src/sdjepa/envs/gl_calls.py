@@ -11,7 +11,7 @@ import numpy as np
 from sdjepa.envs.shadow import NOTHING, Box
 
 # What is tried, in this order: "cut" where "show" fails, "confine" where "cast" does.
-WAYS = ("cast", "sift", "show", "cut", "confine")
+WAYS = ("cast", "lit", "show", "cut", "confine")
 BY_PROCESSOR = ("cast", "cut", "confine")  # which chooses triangles no faster than it draws them
 SOFTWARE = ("llvmpipe", "softpipe", "swrast")
 Limit = Callable[[Box | None], None]

@@ -149,8 +149,8 @@ class Painter:
     def _sift(self, scenes: Sequence[Scene]) -> None:
         for scene in self._sifted:
             scene.slot = None
-        sieve = self.caster.sieve if self.caster is not None else None
-        some = sieve is not None or self.show is not None
+        lit = self.caster.lit if self.caster is not None else None
+        some = lit is not None or self.show is not None
         own = [scene for scene in scenes if some and self._is_own(scene)]
         self._sifted = own[:TOGETHER]
         if not self._sifted:
@@ -158,8 +158,9 @@ class Painter:
         forgive()
         for slot, scene in enumerate(self._sifted):
             scene.slot = slot
-        if self.caster is not None and sieve is not None:
-            sieve.sift(np.stack([self.caster.matrices(scene.places) for scene in self._sifted]))
+        if self.caster is not None and lit is not None:
+            each = [self.caster.matrices(scene.places) for scene in self._sifted]
+            lit.sift(np.stack(each), [scene.shadows for scene in self._sifted])
         if self.show is not None:
             each = [self.show.matrices(scene.mjv, scene.places) for scene in self._sifted]
             self.show.sieve.sift(np.stack(each))
@@ -181,7 +182,7 @@ class Painter:
         assert scene.pose is not None
         if scene.slot is None:
             self._sift([scene])
-        self.caster.draw(scene.pose, slot=scene.slot if self.caster.sieve is not None else None)
+        self.caster.draw(scene.pose, slot=scene.slot if self.caster.lit is not None else None)
         if self.show is not None and scene.slot is not None:
             self.show.draw(scene.mjv, scene.pose, slot=scene.slot)
             return
@@ -220,7 +221,7 @@ class Painter:
         if self.caster is None:
             self.limit = self._settle_limit(scene, whole)
             return
-        if self._try("sift", self._sift_map, scene):
+        if self._try("lit", self._sift_map, scene):
             self.caster.use(True)  # draw anew: the map shows this very scene already
             if not self._equal(scene, whole):
                 self.caster.whole()

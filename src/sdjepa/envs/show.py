@@ -16,7 +16,7 @@ from jaxtyping import Float
 
 from sdjepa.envs.caster import Pose
 from sdjepa.envs.gl_calls import Unsupported, forgive, gl_function
-from sdjepa.envs.sieve import Sieve
+from sdjepa.envs.sieve import Seen
 from sdjepa.envs.visible import Mesh, read_mesh
 
 TEXTURE_ROLES, COLOUR_ROLE = 10, 1  # of a material, in MuJoCo's order
@@ -59,14 +59,13 @@ class Show:
         self._make_normals(read)
         self._call, self._move = gl_function("glCallList"), gl_function("glTranslatef")
         self._turn = gl_function("glMultMatrixf")
-        self.sieve = Sieve(
+        self.sieve = Seen(
             [each.places for each in read],
             [each.index for each in read],
             geoms=[names.index(geoms[i].dataid // 2) for i in self._meshed],
             samples=self._samples(),
-            area=(0.0, float(size)),
+            size=size,
             near=float(scene.camera[0].frustum_near),
-            fronts=True,
         )
         self._count = 2 * len(geoms) + 4
         first: Any = GL.glGenLists(self._count)

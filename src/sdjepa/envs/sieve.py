@@ -18,6 +18,7 @@ from jaxtyping import Float, Int
 from sdjepa.envs.gl_calls import Unsupported, forgive, gl_function
 
 MOST_SAMPLES = 8
+MARGIN = 2  # steps to which OpenGL rounds corners
 PROGRAM = """
 #version 430
 layout(local_size_x = 512) in;
@@ -30,11 +31,10 @@ layout(std430, binding = 4) writeonly buffer Kept { uint kept[]; };
 layout(std430, binding = 5) writeonly buffer Commands { uint commands[]; };
 uniform uint total;  // triangles of a scene
 uniform vec2 samples[8];
-uniform int num_samples;
-uniform vec2 area;  // lower and upper edge of the picture, in pixels
+uniform uint num_samples;
+uniform float size;  // of the picture
 uniform float margin;
 uniform float near;
-uniform bool fronts;
 shared uint words[16];
 
 vec3 put(uint geom, uint corner, vec4 x, vec4 y, vec4 w) {
@@ -47,15 +47,15 @@ vec3 put(uint geom, uint corner, vec4 x, vec4 y, vec4 w) {
 bool seen(vec3 a, vec3 b, vec3 c) {
     if (!(min(a.z, min(b.z, c.z)) > near)) return true;
     vec2 low = min(a.xy, min(b.xy, c.xy)) - margin, high = max(a.xy, max(b.xy, c.xy)) + margin;
-    if (any(lessThan(high, area.xx)) || any(greaterThan(low, area.yy))) return false;
+    if (any(lessThan(high, vec2(0))) || any(greaterThan(low, vec2(size)))) return false;
     vec2 one = b.xy - a.xy, two = c.xy - b.xy, three = a.xy - c.xy;
     float around = one.x * two.y - one.y * two.x;
-    vec2 size = high - low;
-    if (fronts && around < -2 * margin * (size.x + size.y)) return false;
-    if (any(lessThan(low, area.xx)) || any(greaterThan(high, area.yy))) return true;
+    vec2 wide = high - low;
+    if (around < -2 * margin * (wide.x + wide.y)) return false;
+    if (any(lessThan(low, vec2(0))) || any(greaterThan(high, vec2(size)))) return true;
     vec3 room = margin * vec3(
         abs(one.x) + abs(one.y), abs(two.x) + abs(two.y), abs(three.x) + abs(three.y));
-    for (int number = 0; number < num_samples; number++) {
+    for (uint number = 0; number < num_samples; number++) {
         vec2 first = ceil(low - samples[number]), last = floor(high - samples[number]);
         if (any(greaterThan(first, last))) continue;
         if (any(greaterThan(last - first, vec2(3)))) return true;
@@ -121,7 +121,7 @@ void main() {
 
 
 class Sieve:
-    """Meshes on the GPU, and what is left of them in each of several scenes."""
+    """Meshes on the GPU, and, once they are chosen, the triangles to draw in several scenes."""
 
     def __init__(
         self,
@@ -129,45 +129,30 @@ class Sieve:
         triangles: Sequence[Int[np.ndarray, "triangles 3"]],
         *,
         geoms: Sequence[int],  # the mesh of each
-        samples: Float[np.ndarray, "samples 2"],
-        area: tuple[float, float],
-        near: float,
-        fronts: bool,
+        num_buffers: int,
     ) -> None:
         from OpenGL import GL
 
         bits = int(np.ravel(GL.glGetIntegerv(GL.GL_SUBPIXEL_BITS))[0])
-        if bits < 8 or len(samples) > MOST_SAMPLES:
+        if bits < 8:
             raise Unsupported("coarse corners")
+        self._margin = MARGIN / 2**bits
         self._gl, self._scenes, self._geoms = GL, 0, len(geoms)
         self._indirect = gl_function("glDrawElementsIndirect")
         self._pop, self._push = gl_function("glPopMatrix"), gl_function("glPushMatrix")
-        self._program = _program(PROGRAM)
+        self._programs: list[int] = []
         vertex = np.cumsum([0, *map(len, places)])
         first = np.cumsum([0, *map(len, triangles)])
         counts = [len(triangles[mesh]) for mesh in geoms]
         out = np.cumsum([0, *counts])
         self.total = int(out[-1])
-        table = [
+        self._table = [
             (first[m], n, o, vertex[m]) for m, n, o in zip(geoms, counts, out[:-1], strict=True)
         ]
-        self._buffers = [int(name) for name in GL.glGenBuffers(6)]
+        self._buffers = [int(name) for name in GL.glGenBuffers(num_buffers)]
         self._fill(0, np.concatenate(places).astype(np.float32))
         self._fill(1, np.concatenate(triangles).astype(np.uint32))
-        self._fill(2, np.array(table, dtype=np.uint32))
-        GL.glUseProgram(self._program)
-        where = {
-            name: GL.glGetUniformLocation(self._program, name)
-            for name in ("total", "samples", "num_samples", "area", "margin", "near", "fronts")
-        }
-        GL.glUniform1ui(where["total"], self.total)
-        GL.glUniform2fv(where["samples"], len(samples), np.asarray(samples, dtype=np.float32))
-        GL.glUniform1i(where["num_samples"], len(samples))
-        GL.glUniform2f(where["area"], *area)
-        GL.glUniform1f(where["margin"], 4 / 2**bits)
-        GL.glUniform1f(where["near"], near)
-        GL.glUniform1i(where["fronts"], int(fronts))
-        GL.glUseProgram(0)
+        self._fill(2, np.array(self._table, dtype=np.uint32))
 
     def _fill(self, number: int, content: np.ndarray | int) -> None:
         """Give a buffer its content, or so many bytes."""
@@ -177,23 +162,40 @@ class Sieve:
         gl.glBufferData(kind, room, data, gl.GL_DYNAMIC_DRAW)
         gl.glBindBuffer(kind, 0)
 
-    def sift(self, matrices: Float[np.ndarray, "scenes geoms 3 4"]) -> None:
-        """Find what is left; a matrix takes a place of a mesh to x w, y w (in pixels) and w."""
-        gl = self._gl
-        plain = np.ascontiguousarray(matrices, dtype=np.float32)
-        if len(plain) > self._scenes:  # 2.3 MB a scene of our largest: none before it is needed
-            self._scenes = len(plain)
+    def _put(self, number: int, content: np.ndarray) -> None:
+        """Write at the beginning of a buffer."""
+        gl, kind = self._gl, self._gl.GL_SHADER_STORAGE_BUFFER
+        gl.glBindBuffer(kind, self._buffers[number])
+        gl.glBufferSubData(kind, 0, content.nbytes, content)
+        gl.glBindBuffer(kind, 0)
+
+    def _room(self, matrices: Float[np.ndarray, "scenes geoms 3 4"]) -> bool:
+        """Put matrices where programs find them; says whether there are more than ever before."""
+        more = len(matrices) > self._scenes
+        if more:  # 2.3 MB a scene of our largest: none before it is needed
+            self._scenes = len(matrices)
             for number, each in ((3, 12 * self._geoms), (4, 3 * self.total), (5, 5 * self._geoms)):
                 self._fill(number, 4 * each * self._scenes)
-        gl.glBindBuffer(gl.GL_SHADER_STORAGE_BUFFER, self._buffers[3])
-        gl.glBufferSubData(gl.GL_SHADER_STORAGE_BUFFER, 0, plain.nbytes, plain)
-        gl.glBindBuffer(gl.GL_SHADER_STORAGE_BUFFER, 0)
+        self._put(3, np.ascontiguousarray(matrices, dtype=np.float32))
+        return more
+
+    def _bind_all(self) -> None:
         for place, name in enumerate(self._buffers):
-            gl.glBindBufferBase(gl.GL_SHADER_STORAGE_BUFFER, place, name)
-        gl.glUseProgram(self._program)
-        gl.glDispatchCompute(self._geoms, len(plain), 1)
+            self._gl.glBindBufferBase(self._gl.GL_SHADER_STORAGE_BUFFER, place, name)
+
+    def _uniforms(self, program: int, values: dict[str, Any]) -> None:
+        """Set numbers a program is given by name: whole ones are unsigned."""
+        gl = self._gl
+        gl.glUseProgram(program)
+        for name, value in values.items():
+            where = gl.glGetUniformLocation(program, name)
+            if isinstance(value, int):
+                gl.glUniform1ui(where, value)
+            elif isinstance(value, float):
+                gl.glUniform1f(where, value)
+            else:
+                gl.glUniform2fv(where, len(value), np.asarray(value, dtype=np.float32))
         gl.glUseProgram(0)
-        gl.glMemoryBarrier(gl.GL_COMMAND_BARRIER_BIT | gl.GL_ELEMENT_ARRAY_BARRIER_BIT)
 
     def bind(self) -> None:
         """Draw from these buffers."""
@@ -235,30 +237,71 @@ class Sieve:
         """Give everything back to OpenGL."""
         forgive()
         self._gl.glDeleteBuffers(len(self._buffers), self._buffers)
-        self._gl.glDeleteProgram(self._program)
+        for program in self._programs:
+            self._gl.glDeleteProgram(program)
+
+    def _program(self, source: str) -> int:
+        """Compile one; it is given back with the buffers."""
+        gl = self._gl
+        version = [
+            int(np.ravel(gl.glGetIntegerv(name))[0])
+            for name in (gl.GL_MAJOR_VERSION, gl.GL_MINOR_VERSION)
+        ]
+        if version < [4, 3]:
+            raise Unsupported("no programs but for drawing")
+        shader: Any = gl.glCreateShader(gl.GL_COMPUTE_SHADER)
+        program: Any = gl.glCreateProgram()
+        gl.glShaderSource(shader, source.strip())
+        gl.glCompileShader(shader)
+        good = gl.glGetShaderiv(shader, gl.GL_COMPILE_STATUS)
+        if good:
+            gl.glAttachShader(program, shader)
+            gl.glLinkProgram(program)
+            good = gl.glGetProgramiv(program, gl.GL_LINK_STATUS)
+        said = "" if good else str(gl.glGetShaderInfoLog(shader))
+        gl.glDeleteShader(shader)
+        if not good:
+            gl.glDeleteProgram(program)
+            raise Unsupported(f"the program does not compile: {said}")
+        self._programs.append(int(program))
+        return int(program)
 
 
-def _program(source: str) -> int:
-    from OpenGL import GL
+class Seen(Sieve):
+    """Which triangles hold a sample of a picture and show their front, in order."""
 
-    version = [
-        int(np.ravel(GL.glGetIntegerv(name))[0])
-        for name in (GL.GL_MAJOR_VERSION, GL.GL_MINOR_VERSION)
-    ]
-    if version < [4, 3]:
-        raise Unsupported("no programs but for drawing")
-    shader: Any = GL.glCreateShader(GL.GL_COMPUTE_SHADER)
-    program: Any = GL.glCreateProgram()
-    GL.glShaderSource(shader, source.strip())
-    GL.glCompileShader(shader)
-    good = GL.glGetShaderiv(shader, GL.GL_COMPILE_STATUS)
-    if good:
-        GL.glAttachShader(program, shader)
-        GL.glLinkProgram(program)
-        good = GL.glGetProgramiv(program, GL.GL_LINK_STATUS)
-    said = "" if good else str(GL.glGetShaderInfoLog(shader))
-    GL.glDeleteShader(shader)
-    if not good:
-        GL.glDeleteProgram(program)
-        raise Unsupported(f"the program does not compile: {said}")
-    return int(program)
+    def __init__(
+        self,
+        places: Sequence[Float[np.ndarray, "vertices 3"]],
+        triangles: Sequence[Int[np.ndarray, "triangles 3"]],
+        *,
+        geoms: Sequence[int],  # the mesh of each
+        samples: Float[np.ndarray, "samples 2"],
+        size: int,
+        near: float,
+    ) -> None:
+        super().__init__(places, triangles, geoms=geoms, num_buffers=6)
+        if len(samples) > MOST_SAMPLES:
+            raise Unsupported("many samples")
+        self._choose = self._program(PROGRAM)
+        self._uniforms(
+            self._choose,
+            {
+                "total": self.total,
+                "samples": samples,
+                "num_samples": len(samples),
+                "size": float(size),
+                "margin": self._margin,
+                "near": near,
+            },
+        )
+
+    def sift(self, matrices: Float[np.ndarray, "scenes geoms 3 4"]) -> None:
+        """Find what is left; a matrix takes a place of a mesh to x w, y w (in pixels) and w."""
+        gl = self._gl
+        self._room(matrices)
+        self._bind_all()
+        gl.glUseProgram(self._choose)
+        gl.glDispatchCompute(self._geoms, len(matrices), 1)
+        gl.glUseProgram(0)
+        gl.glMemoryBarrier(gl.GL_COMMAND_BARRIER_BIT | gl.GL_ELEMENT_ARRAY_BARRIER_BIT)
