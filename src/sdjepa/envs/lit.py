@@ -40,7 +40,7 @@ uniform uint num_geoms;
 uniform uint first_scene;
 uniform uint total;  // triangles of a scene
 uniform float margin;  // in texels
-const float DEEP = 2e-6, STOUT = 0.5, SLOPES = 1.75;
+const float DEEP = 2e-6, STOUT = 0.5, THIN = 0.0625, SLOPES = 1.75;
 shared vec3 listed[3 * 256];
 shared uint names[256];
 shared uint words[8];
@@ -55,7 +55,7 @@ vec3 put(uint geom, uint corner, uint at) {
                 dot(matrices[at + 2], place));
 }
 
-struct Plane { bool stout; vec2 slope; float steep; };
+struct Plane { bool stout; bool thin; vec2 slope; float steep; };
 
 Plane plane(vec3 a, vec3 b, vec3 c) {
     vec2 one = b.xy - a.xy, two = c.xy - b.xy;
@@ -65,7 +65,8 @@ Plane plane(vec3 a, vec3 b, vec3 c) {
     bool stout = abs(around) >= STOUT * longest;
     if (stout)
         slope = vec2(deep.x * two.y - deep.y * one.y, deep.y * one.x - deep.x * two.x) / around;
-    return Plane(stout, slope, abs(slope.x) + abs(slope.y));
+    bool thin = abs(around) < THIN * longest;
+    return Plane(stout, thin, slope, abs(slope.x) + abs(slope.y));
 }
 
 // The farthest a triangle can be drawn at a texel.
@@ -102,7 +103,8 @@ void visit(uint geom, uint triangle, vec3 a, vec3 b, vec3 c, uint begin, uint st
     Plane flat_ = plane(a, b, c);
     if (NOTING && !flat_.stout) return;
     float around = edge(a.xy, b.xy, c.xy), turn = sign(around);
-    float top = max(a.z, max(b.z, c.z)) + DEEP;
+    float top = max(a.z, max(b.z, c.z)), bottom = min(a.z, min(b.z, c.z));
+    top += 0.05 * (top - bottom) + DEEP;
     vec3 rooms = vec3(room(a.xy, b.xy), room(b.xy, c.xy), room(c.xy, a.xy));
     uint wide = uint(last.x - first.x + 1), count = wide * uint(last.y - first.y + 1);
     uint corner = starts[scene], line = uint(box.z - box.x);
@@ -130,7 +132,8 @@ void visit(uint geom, uint triangle, vec3 a, vec3 b, vec3 c, uint begin, uint st
         if (any(greaterThan(side, max(0, around) + rooms))) continue;
         float here = a.z + dot(flat_.slope, at - a.xy) + 2 * margin * flat_.steep + DEEP;
         float mine = flat_.stout ? min(top, here) : top;
-        if (floatBitsToUint(max(mine, 0)) >= nearest[cell]) {
+        // The depth of a thin one may be any: it is reckoned from a corner, steeply.
+        if (flat_.thin || floatBitsToUint(max(mine, 0)) >= nearest[cell]) {
             atomicOr(words[name >> 5], 1u << (name & 31u));
             return;
         }
