@@ -98,8 +98,8 @@ def test_a_map_of_what_the_light_reaches_is_the_map_of_everything(monkeypatch):
         for slot in (scene.slot, None):
             cast.use(True)
             cast.draw(scene.pose, slot=slot)
-            cast._gl.glBindFramebuffer(cast._gl.GL_FRAMEBUFFER, cast._buffer)
-            maps.append(cast._read(0, 0, *[ours.context.shadowSize] * 2))
+            cast.slate.bind()
+            maps.append(cast.slate.read(0, 0, *[ours.context.shadowSize] * 2))
             ours.restore()
         assert np.array_equal(*maps)
     # Half of the triangles face away, and more lie inside: few are left.
@@ -194,7 +194,7 @@ def test_closing_gives_every_list_and_buffer_back(meshed):
     assert len(lists) > 60
     gl_calls.forgive()
     assert all(GL.glIsList(name) for name in lists)
-    buffer = other.caster._theirs
+    buffer = other.caster.slate._theirs
     other.caster.close()
     other.visible.close()
     assert not any(GL.glIsList(name) for name in lists)

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from sdjepa.envs import base, gl, shadow
+from sdjepa.envs import base, gl, outline, shadow
 
 DRAWN = [name for name in base.NAMES if issubclass(base.env_class(name), gl.Filmed)]
 
@@ -70,10 +70,8 @@ def test_a_map_cleared_in_parts_is_a_map_drawn_anew(env):
             if anew:
                 painter.caster.use(True)
             painter.caster.draw(painter._scene.pose)
-            painter.caster._gl.glBindFramebuffer(
-                painter.caster._gl.GL_FRAMEBUFFER, painter.caster._buffer
-            )
-            maps.append(painter.caster._read(0, 0, *[painter.context.shadowSize] * 2))
+            painter.caster.slate.bind()
+            maps.append(painter.caster.slate.read(0, 0, *[painter.context.shadowSize] * 2))
             painter.restore()
         whole = shadow.area(painter.caster.cleared) == painter.context.shadowSize**2
         assert whole == anew
@@ -92,31 +90,46 @@ def test_only_a_ground_the_light_falls_straight_upon_has_one_depth(env):
         if painter._scene.mjv.lights[i].castshadow
     )
     straight = light.type == 1 and np.array_equal(light.dir, [0, 0, -1])  # 1: directional
-    assert (painter.caster.level is not None) == straight
+    assert (painter.caster.slate.level is not None) == straight
 
 
-def test_strips_hold_every_box_lie_apart_and_are_smaller_than_the_box_around():
-    rng = np.random.default_rng(0)
-    side, gain = 512, 0
-    for _ in range(200):
-        corner = rng.integers(0, side, (rng.integers(1, 6), 2))
-        boxes = np.hstack([corner, (corner + rng.integers(0, 120, corner.shape)).clip(0, side)])
-        mask = np.zeros((side, side), dtype=int)
-        strips = shadow.strips(boxes, side=side)
-        for left, low, right, high in strips:
-            mask[low:high, left:right] += 1
-        assert mask.max(initial=0) <= 1
-        assert mask.sum() == shadow.area(strips)
-        for left, low, right, high in boxes:
-            assert mask[low:high, left:right].all()
-        around = shadow.around(boxes)
-        gain += shadow.area(strips) < shadow.area([around])
-    assert gain > 100
-    assert shadow.strips(np.array([shadow.NOTHING]), side=side) == []
+def test_strips_hold_what_is_drawn_lie_apart_and_are_smaller_than_the_box_around(env):
+    painter = painter_of(env)
+    env.reset(np.random.default_rng(0))
+    env.frame()
+    if painter.caster._outlines is None:
+        pytest.skip("rays that are not parallel")
+    size, pose = painter.context.shadowSize, painter._scene.pose
+    moved = np.ones(len(pose.places), dtype=bool)
+    moved[painter._casters.grounds] = False
+    strips = painter.caster._outlines.strips(pose.spans, moved)
+    mask = np.zeros((size, size), dtype=int)
+    for left, low, right, high in strips:
+        mask[low:high, left:right] += 1
+    assert mask.max() == 1
+    assert mask.sum() == shadow.area(strips) < 0.6 * shadow.area([painter._scene.shadows])
+    maps = []
+    for order in ([], pose.order):  # the ground alone, and everything
+        painter.make_current()
+        painter.caster.use(True)
+        painter.caster.draw(dataclasses.replace(pose, order=order))
+        painter.caster.slate.bind()
+        maps.append(painter.caster.slate.read(0, 0, size, size))
+        painter.restore()
+    touched = maps[0] != maps[1]
+    assert touched.any()
+    assert not (touched & (mask == 0)).any()
+    assert painter.caster._outlines.strips(pose.spans, ~moved & False) == []
 
 
-def test_the_box_around_boxes_holds_both_and_an_empty_one_adds_nothing():
-    first, second = (3, 4, 10, 12), (5, 1, 20, 6)
-    assert shadow.join(first, second) == (3, 1, 20, 12)
-    assert shadow.join(shadow.NOTHING, shadow.NOTHING) == shadow.NOTHING
-    assert shadow.join(first, shadow.NOTHING) == shadow.join(shadow.NOTHING, first) == first
+def test_the_body_around_a_mesh_holds_it_and_is_no_larger_than_the_box(env):
+    from scipy.spatial import ConvexHull
+
+    model = env.subject()[0]
+    for number in np.flatnonzero(model.geom_dataid >= 0)[:5]:
+        points = outline.body(model, number)
+        hull = ConvexHull(points)
+        start = model.mesh_vertadr[model.geom_dataid[number]]
+        mesh = model.mesh_vert[start : start + model.mesh_vertnum[model.geom_dataid[number]]]
+        assert (mesh @ hull.equations[:, :3].T + hull.equations[:, 3]).max() < 1e-6
+        assert hull.volume <= 1.001 * np.prod(2 * model.geom_aabb[number, 3:])

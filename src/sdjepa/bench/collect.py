@@ -150,9 +150,8 @@ def _together(name: str, count: int, *, turns: Sequence[int], seconds: float) ->
         jobs.append(("stages", 0))
     films = issubclass(collecting.env_class(name), gl.Filmed)
     if films:
-        kinds = drawn.KINDS if count == 1 else drawn.SHARED
         held = [0] if count == 1 else [n for n in turns if n < count]
-        jobs += [(kind, n) for kind in kinds for n in (held if kind != "frame" else [0])]
+        jobs += [(kind, n) for kind in drawn.KINDS for n in (held if kind != "frame" else [0])]
     jobs += [("made", n) for n in (turns if films and count > 1 else [0]) if n < count]
     barrier, lines = context.Barrier(count), context.Queue()
     locks = {n: context.Semaphore(n) for n in turns if n}
@@ -233,8 +232,6 @@ def _work(
         else:
             assert drawing is not None
             lines.put(((kind, turns), drawing.span(kind, turn, seconds)))
-            if kind == "tiles":
-                lines.put(("tiles differ from frames", 1e6 * drawing.tiles_differ, "ppm", {}))
     lines.put(None)
 
 

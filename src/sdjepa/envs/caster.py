@@ -2,13 +2,12 @@
 
 MuJoCo draws its map between the passes that show the scene, with the display lists that also hold
 normals, three vertices for every triangle, and clears all of it. A map needs places only: the arm
-of our largest scene has 580,000 corners and 96,000 places. So MuJoCo is given a map of one texel to
-clear, no geom casts a shadow for it, and the map that it looks shadows up in is drawn here before:
-the same calls in the same order for every matrix, as rounding is part of the picture.
+of our largest scene has 580,000 corners and 96,000 places. So no geom casts a shadow
+for MuJoCo, and the map that it looks shadows up in is drawn here before: the same calls in the same
+order for every matrix, as rounding is part of the picture.
 
-Only what has moved since the frame before is wiped out, in a few boxes. A ground that is equally
-far everywhere in the map, as one is that the light shines straight down upon, is wiped in at once:
-that depth is what a box is cleared to. Other grounds are drawn again in the box around all.
+Only what has moved since the frame before is wiped out: in close strips where the ground is equally
+far everywhere, else in a box around all, in which the ground is drawn again.
 """
 
 import importlib
@@ -17,11 +16,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int, UInt32
+from jaxtyping import Float, Int
 
 from sdjepa.envs.gl_calls import Unsupported, forgive, gl_function
 from sdjepa.envs.lit import MOST_SLOPES, MOST_STEPS, Lit
-from sdjepa.envs.shadow import MOST_DEGREES, Box, Light, around, strips, upward
+from sdjepa.envs.outline import Outlines, Spans
+from sdjepa.envs.shadow import MOST_DEGREES, Box, Light, around, upward
+from sdjepa.envs.slate import Slate
 from sdjepa.envs.triangles import compile_triangles, corners, merge
 
 # MuJoCo's lists of simple shapes, in its order.
@@ -36,12 +37,15 @@ class Pose:
     turns: Float[np.ndarray, "casters 16"]
     order: list[int]  # nearest to the light first: what lies behind is dropped early
     boxes: Int[np.ndarray, "casters 4"]  # of the map
+    spans: Spans | None  # of its strips, where those are wiped
 
 
 class Caster:
     """Draws the shadow map of scenes like the first; made and used with its context current."""
 
-    def __init__(self, model: Any, context: Any, *, scene: Any, grounds: list[int]) -> None:
+    def __init__(
+        self, model: Any, context: Any, *, scene: Any, grounds: list[int], light: Light
+    ) -> None:
         from OpenGL import GL
 
         self._gl, self._context = GL, context
@@ -56,19 +60,24 @@ class Caster:
         self.objects, self._grounds = np.array([geom.objid for geom in geoms]), grounds
         self._call, self._move = gl_function("glCallList"), gl_function("glTranslatef")
         self._turn = gl_function("glMultMatrixf")
+        self._enable = gl_function("glEnableClientState")
+        self._disable = gl_function("glDisableClientState")
         self._lists: list[tuple[int, int]] = []  # first name and count, to be given back
         self._begin, self._end = self._names(2), self._lists[-1][0] + 1
         self._forward = np.array(lights[0].dir, dtype=np.float32)
         self._compile_frame(lights[0], scene)
         self._compile_geoms(model, geoms)
-        self._make_buffers()
+        self.slate = Slate(context)
+        self._light, self._outlines = light, None
+        if light[2] is None:
+            self._outlines = Outlines(
+                model, self.objects, light=light, size=self._size, clip=context.shadowClip
+            )
         self.lit: Lit | None = None
         self._meshed: dict[int, int] = {}  # numbers of geoms, and which of the lit they are
         self._before: Pose | None = None  # what the map shows
         self.cleared: list[Box] = []
-        self.level: float | None = None  # of the ground, if everywhere the same; known when drawn
-        self._where = b""  # the grounds, when it was found
-        self.strewn = True  # several boxes are cleared, not the one around them
+        self._where = b""  # the grounds, when their level was looked for
 
     def _names(self, count: int) -> int:
         first = int(self._gl.glGenLists(count))
@@ -78,7 +87,6 @@ class Caster:
     def _compile_frame(self, light: Any, scene: Any) -> None:
         """What stands before and after the geoms; depth test and offset stay as MuJoCo set them."""
         gl = self._gl
-        self._far = float(np.ravel(gl.glGetDoublev(gl.GL_DEPTH_CLEAR_VALUE))[0])
         upright = int(np.ravel(gl.glGetIntegerv(gl.GL_CLIP_DEPTH_MODE))[0]) == gl.GL_ZERO_TO_ONE
         camera = scene.camera[0]
         near, far = camera.frustum_near, camera.frustum_far
@@ -169,34 +177,6 @@ class Caster:
             gl.glPushMatrix()
             gl.glEndList()
 
-    def _make_buffers(self) -> None:
-        """One buffer over MuJoCo's map and one of a texel, for what MuJoCo now clears in vain."""
-        gl = self._gl
-        self._buffer, self._dummy = (int(name) for name in gl.glGenFramebuffers(2))
-        self._texel = int(gl.glGenRenderbuffers(1))
-        gl.glBindRenderbuffer(gl.GL_RENDERBUFFER, self._texel)
-        gl.glRenderbufferStorage(gl.GL_RENDERBUFFER, gl.GL_DEPTH24_STENCIL8, 1, 1)
-        gl.glBindFramebuffer(gl.GL_FRAMEBUFFER, self._dummy)
-        where = gl.GL_DEPTH_STENCIL_ATTACHMENT
-        gl.glFramebufferRenderbuffer(gl.GL_FRAMEBUFFER, where, gl.GL_RENDERBUFFER, self._texel)
-        gl.glDrawBuffer(gl.GL_NONE)
-        gl.glReadBuffer(gl.GL_NONE)
-        gl.glBindFramebuffer(gl.GL_FRAMEBUFFER, self._buffer)
-        texture, kind = self._context.shadowTex, gl.GL_TEXTURE_2D
-        # With its stencil, which nobody reads: a GPU that must not touch it clears texel by texel.
-        gl.glFramebufferTexture2D(gl.GL_FRAMEBUFFER, where, kind, texture, 0)
-        gl.glDrawBuffer(gl.GL_NONE)
-        gl.glReadBuffer(gl.GL_NONE)
-        gl.glBindTexture(kind, texture)
-        bits = gl.glGetTexLevelParameteriv(kind, 0, gl.GL_TEXTURE_DEPTH_SIZE)
-        gl.glBindTexture(kind, 0)
-        self._exact = int(np.ravel(bits)[0]) == 24  # what is read can be written again
-        complete = gl.glCheckFramebufferStatus(gl.GL_FRAMEBUFFER) == gl.GL_FRAMEBUFFER_COMPLETE
-        self._theirs = self._context.shadowFBO
-        self._mujoco.mjr_restoreBuffer(self._context)
-        if not complete:
-            raise Unsupported("the map has no stencil")
-
     def pose(self, data: Any, boxes: Int[np.ndarray, "geoms 4"]) -> Pose:
         """What is needed of a frame."""
         count = len(self.objects)
@@ -207,30 +187,31 @@ class Caster:
         places = data.geom_xpos[self.objects].astype(np.float32)
         order = np.argsort(places @ self._forward, kind="stable").tolist()
         order = [number for number in order if number not in self._grounds]
-        return Pose(places, turns.reshape(count, 16), order, boxes[self.objects])
+        spans = None if self._outlines is None else self._outlines.spans(data)
+        return Pose(places, turns.reshape(count, 16), order, boxes[self.objects], spans)
 
     def use(self, own: bool) -> None:
         """Let MuJoCo clear a texel in place of the map, or draw its map itself."""
-        self._context.shadowFBO = self._dummy if own else self._theirs
+        self.slate.use(own)
         self._before = None
 
     def _left_behind(self, pose: Pose) -> list[Box] | None:
-        """Boxes around old places of what has moved; what stands still is drawn over. None: all."""
+        """Boxes of old places of what has moved; what stands still is drawn over. None: all."""
         before = self._before
         if before is None:
             return None
         moved = (pose.places != before.places).any(1) | (pose.turns != before.turns).any(1)
         if moved[self._grounds].any():
             return None
-        if self.level is None or not self.strewn:
+        if self.slate.level is None or self._outlines is None or before.spans is None:
             return [around(before.boxes[moved])]
-        return strips(before.boxes[moved], side=self._size)
+        return self._outlines.strips(before.spans, moved)
 
-    def sift(self, scene: Any, *, light: Light) -> None:
+    def sift(self, scene: Any) -> None:
         """Have what lies behind something else left out."""
         gl, mesh = self._gl, self._mujoco.mjtGeom.mjGEOM_MESH
         geoms = {i: scene.geoms[i] for i in range(scene.ngeom) if scene.geoms[i].type == mesh}
-        position, axes, wide = light
+        position, axes, wide = self._light
         if not geoms or wide is not None:
             raise Unsupported("nothing to leave out, or rays that are not parallel")
         slopes, steps, nearer = (
@@ -269,75 +250,41 @@ class Caster:
         return np.concatenate([self._rows @ turns, places[..., None]], axis=-1)
 
     def draw(self, pose: Pose, *, slot: int | None = None) -> None:
-        """Fill the map; cleared first is where things were that moved since the frame before.
+        """Fill the map; wiped first is where things were that moved since the frame before.
 
         `slot` is the scene's number among those that were sifted.
         """
-        gl = self._gl
         forgive()
-        gl.glBindFramebuffer(gl.GL_FRAMEBUFFER, self._buffer)
-        gl.glEnable(gl.GL_SCISSOR_TEST)
-        boxes = self._left_behind(pose)
-        if boxes is None:
-            boxes = self._renew(pose)
-        else:
-            self.clear(boxes)
-            if self.level is None:
-                self._pass(pose, self._grounds)
-        self.cleared, self._before = boxes, pose
-        gl.glDisable(gl.GL_SCISSOR_TEST)
+        self.slate.bind()
+        self._enable(self._gl.GL_VERTEX_ARRAY)
+        self._wipe(pose)
         self._pass(pose, pose.order, slot=slot)
-        self._mujoco.mjr_restoreBuffer(self._context)
+        self._disable(self._gl.GL_VERTEX_ARRAY)
+        self.slate.release()
+
+    def _wipe(self, pose: Pose) -> None:
+        boxes, slate = self._left_behind(pose), self.slate
+        anew, self._before = boxes is None, pose
+        self.cleared = [(0, 0, self._size, self._size)] if boxes is None else boxes
+        if not anew and slate.level is not None:
+            slate.wipe(self.cleared)
+            return
+        for box in self.cleared:
+            slate.clear(box)
+        self._pass(pose, self._grounds)
+        slate.open()
+        where = pose.places[self._grounds].tobytes() + pose.turns[self._grounds].tobytes()
+        if anew and self._grounds and where != self._where:
+            slate.find_level()
+            self._where = where
 
     def fill(self, pose: Pose, *, slot: int | None = None, speck: bool = False) -> None:
         """Draw everything but grounds into the map as it is, or all into one texel, for timing."""
-        self._gl.glBindFramebuffer(self._gl.GL_FRAMEBUFFER, self._buffer)
+        self.slate.bind()
+        self._enable(self._gl.GL_VERTEX_ARRAY)
         self._pass(pose, pose.order, slot=slot, speck=speck)
-        self._mujoco.mjr_restoreBuffer(self._context)
-
-    def clear(self, boxes: Sequence[Box]) -> None:
-        """Wipe boxes of the map, which is bound, to what it shows where nothing stands."""
-        gl, what = self._gl, self._gl.GL_DEPTH_BUFFER_BIT | self._gl.GL_STENCIL_BUFFER_BIT
-        if self.level is not None:
-            gl.glClearDepth(self.level)
-        for left, low, right, high in boxes:
-            if self.level is not None:  # the ground does not reach the free texel at every edge
-                left, low = max(left, 1), max(low, 1)
-                right, high = min(right, self._size - 1), min(high, self._size - 1)
-            gl.glScissor(left, low, right - left, high - low)
-            gl.glClear(what)
-        gl.glClearDepth(self._far)
-
-    def _renew(self, pose: Pose) -> list[Box]:
-        """Clear all of the map, draw the grounds, and see whether that is one number."""
-        whole = [(0, 0, self._size, self._size)]
-        level, self.level = self.level, None
-        self.clear(whole)
-        self._pass(pose, self._grounds)
-        where = pose.places[self._grounds].tobytes() + pose.turns[self._grounds].tobytes()
-        self.level = level if where == self._where else self._find_level()
-        self._where = where
-        return whole
-
-    def _find_level(self) -> float | None:
-        """The number to clear to for what the map shows of grounds alone; None: there is none."""
-        if not self._grounds or not self._exact:
-            return None
-        inside = self._size - 2
-        seen = self._read(1, 1, inside, inside)
-        if seen.min() != seen.max():
-            return None
-        self.level = float(seen[0, 0]) / (2**24 - 1)
-        self.clear([(1, 1, 2, 2)])
-        again = self._read(1, 1, 1, 1)[0, 0]
-        return self.level if again == seen[0, 0] else None
-
-    def _read(self, left: int, low: int, width: int, height: int) -> UInt32[np.ndarray, "y x"]:
-        """Depths in the map, as its numbers of 24 bits."""
-        gl, found = self._gl, np.empty((height, width), dtype=np.uint32)
-        kind = gl.GL_UNSIGNED_INT
-        gl.glReadPixels(left, low, width, height, gl.GL_DEPTH_COMPONENT, kind, found)
-        return found >> 8
+        self._disable(self._gl.GL_VERTEX_ARRAY)
+        self.slate.release()
 
     def _pass(
         self,
@@ -371,12 +318,10 @@ class Caster:
     def close(self) -> None:
         """Give everything back to OpenGL, and MuJoCo its own buffer."""
         forgive()
-        self._context.shadowFBO = self._theirs
+        self.slate.close()
         self.whole()
         for first, count in self._lists:
             self._gl.glDeleteLists(first, count)
-        self._gl.glDeleteFramebuffers(2, [self._buffer, self._dummy])
-        self._gl.glDeleteRenderbuffers(1, [self._texel])
 
 
 def _look(light: Any) -> Float[np.ndarray, "16"]:

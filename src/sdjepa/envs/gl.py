@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from sdjepa.envs.base import NATIVE_SIZE, Env
-from sdjepa.envs.gl_calls import forgive
+from sdjepa.envs.gl_calls import forgive, gl_function
 from sdjepa.envs.painter import Painter, Scene
 from sdjepa.errors import UserError
 
@@ -77,6 +77,8 @@ class Sheet:
         self._noted = 0
         self._done: list[np.ndarray] = []
         self._make_current()
+        self._bind, self._read_from = gl_function("glBindFramebuffer"), gl_function("glReadBuffer")
+        self._blit = gl_function("glBlitFramebuffer")
         side = self.SIDE * painter.size
         self._buffer, self._picture = GL.glGenFramebuffers(1), GL.glGenRenderbuffers(1)
         GL.glBindRenderbuffer(GL.GL_RENDERBUFFER, self._picture)
@@ -122,24 +124,25 @@ class Sheet:
         gl, size = self._gl, self.painter.size
         row, column = divmod(number, self.SIDE)
         left, low = column * size, row * size
-        forgive()
-        gl.glBindFramebuffer(gl.GL_READ_FRAMEBUFFER, self.painter.context.offFBO)
-        gl.glReadBuffer(gl.GL_COLOR_ATTACHMENT0)
-        gl.glBindFramebuffer(gl.GL_DRAW_FRAMEBUFFER, self._buffer)
+        self._bind(gl.GL_READ_FRAMEBUFFER, self.painter.context.offFBO)
+        self._read_from(gl.GL_COLOR_ATTACHMENT0)
+        self._bind(gl.GL_DRAW_FRAMEBUFFER, self._buffer)
         source, target = (0, 0, size, size), (left, low, left + size, low + size)
-        gl.glBlitFramebuffer(*source, *target, gl.GL_COLOR_BUFFER_BIT, gl.GL_NEAREST)
+        self._blit(*source, *target, gl.GL_COLOR_BUFFER_BIT, gl.GL_NEAREST)
         self.painter.restore()
 
     def _read(self, rows: int) -> UInt8[np.ndarray, "height width 3"]:
+        import cv2
+
         gl, size, side = self._gl, self.painter.size, self.SIDE * self.painter.size
         forgive()
-        sheet = np.empty((rows * size, side, 3), dtype=np.uint8)
+        # Whole words, which a driver need not repack.
+        sheet = np.empty((rows * size, side, 4), dtype=np.uint8)
         gl.glBindFramebuffer(gl.GL_READ_FRAMEBUFFER, self._buffer)
         gl.glReadBuffer(gl.GL_COLOR_ATTACHMENT0)
-        gl.glPixelStorei(gl.GL_PACK_ALIGNMENT, 1)
-        gl.glReadPixels(0, 0, side, rows * size, gl.GL_RGB, gl.GL_UNSIGNED_BYTE, sheet)
+        gl.glReadPixels(0, 0, side, rows * size, gl.GL_RGBA, gl.GL_UNSIGNED_BYTE, sheet)
         self.painter.restore()
-        return sheet
+        return cv2.cvtColor(sheet, cv2.COLOR_RGBA2RGB)
 
     def take(self) -> list[UInt8[np.ndarray, "size size 3"]]:
         """All frames noted since the last call, in order."""

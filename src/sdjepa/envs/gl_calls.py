@@ -3,25 +3,28 @@
 import ctypes
 import functools
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from sdjepa.envs.shadow import NOTHING, Box
-
-# What is tried, in this order: "cut" where "show" fails, "confine" where "cast" does.
-WAYS = ("cast", "lit", "show", "cut", "confine")
-BY_PROCESSOR = ("cast", "cut", "confine")  # which chooses triangles no faster than it draws them
+WAYS = ("cast", "lit", "show", "cut")  # what is tried, in this order
+BY_PROCESSOR = ("cast", "cut")  # which chooses triangles no faster than it draws them
 SOFTWARE = ("llvmpipe", "softpipe", "swrast")
-Limit = Callable[[Box | None], None]
 ARGUMENTS: dict[str, list[Any]] = {
+    "glBindBuffer": [ctypes.c_uint, ctypes.c_uint],
+    "glBindFramebuffer": [ctypes.c_uint, ctypes.c_uint],
+    "glBlitFramebuffer": [ctypes.c_int] * 8 + [ctypes.c_uint] * 2,
     "glCallList": [ctypes.c_uint],
+    "glDisableClientState": [ctypes.c_uint],
+    "glDrawArrays": [ctypes.c_uint, ctypes.c_int, ctypes.c_int],
     "glDrawElementsIndirect": [ctypes.c_uint, ctypes.c_uint, ctypes.c_void_p],
+    "glEnableClientState": [ctypes.c_uint],
     "glMultMatrixf": [ctypes.c_void_p],
+    "glNormalPointer": [ctypes.c_uint, ctypes.c_int, ctypes.c_void_p],
     "glPopMatrix": [],
     "glPushMatrix": [],
+    "glReadBuffer": [ctypes.c_uint],
     "glTranslatef": [ctypes.c_float] * 3,
+    "glVertexPointer": [ctypes.c_int, ctypes.c_uint, ctypes.c_int, ctypes.c_void_p],
 }
 
 
@@ -31,10 +34,17 @@ class Unsupported(Exception):
 
 def forgive() -> None:
     """Forget errors MuJoCo left behind: they are harmless, and PyOpenGL would raise them."""
-    from OpenGL import GL
-
-    while GL.glGetError():
+    error = _last_error()
+    while error():
         pass
+
+
+@functools.cache
+def _last_error() -> Any:
+    platform: Any = importlib.import_module("OpenGL.platform")
+    function = platform.PLATFORM.GL["glGetError"]
+    function.argtypes, function.restype = [], ctypes.c_uint
+    return function
 
 
 @functools.cache
@@ -57,23 +67,3 @@ def usual_ways() -> Sequence[str]:
     forgive()
     name: Any = GL.glGetString(GL.GL_RENDERER)
     return BY_PROCESSOR if any(each in name.decode() for each in SOFTWARE) else WAYS
-
-
-def limiter(size: int) -> Limit | None:
-    """Confines drawing to a box of the shadow map, until called with None; None: it cannot be."""
-    from OpenGL.GL.EXT import window_rectangles as extension
-
-    forgive()
-    if not extension.glInitWindowRectanglesEXT():
-        return None
-
-    def limit(box: Box | None) -> None:
-        forgive()
-        left, low, right, high = box or NOTHING
-        # A box holds for every buffer that is drawn in: the picture, too, must be inside one.
-        boxes = [(0, 0, size, size), (left, low, right - left, high - low)]
-        mode = extension.GL_EXCLUSIVE_EXT if box is None else extension.GL_INCLUSIVE_EXT
-        count = 0 if box is None else len(boxes)  # outside of none is everywhere
-        extension.glWindowRectanglesEXT(mode, count, np.array(boxes, dtype=np.int32))
-
-    return limit

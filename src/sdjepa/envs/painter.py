@@ -1,9 +1,14 @@
 """One picture of a MuJoCo scene: a model and its data in, pixels out, by the cheapest equal way.
 
 A way of drawing is used in a process only when its first frame there has the pixels MuJoCo's own
-drawing has: the shadow map drawn by `Caster`, else kept inside a box where the driver can, else
-MuJoCo's; the scene drawn by `Show`, else by MuJoCo, with meshes cut down to what `Visible` leaves,
-else whole.
+drawing has. There are four:
+
+- "cast": `Caster` draws the shadow map, everywhere. Without it MuJoCo draws all.
+- "lit": of meshes, only what `Lit` leaves is drawn into the map. On GPUs, which fill slowly and
+  choose fast.
+- "show": `Show` draws the scene, of meshes only what `Seen` leaves. On GPUs.
+- "cut": MuJoCo draws the scene, of meshes what `Visible` leaves. Where a processor draws, which
+  chooses triangles no faster than it draws them, or where "show" failed.
 """
 
 import importlib
@@ -15,8 +20,8 @@ import numpy as np
 from jaxtyping import UInt8
 
 from sdjepa.envs.caster import Caster, Pose
-from sdjepa.envs.gl_calls import Limit, Unsupported, forgive, limiter, usual_ways
-from sdjepa.envs.shadow import NOTHING, Box, Casters, around, join
+from sdjepa.envs.gl_calls import Unsupported, forgive, usual_ways
+from sdjepa.envs.shadow import NOTHING, Box, Casters, around
 from sdjepa.envs.show import Show
 from sdjepa.envs.visible import View, Visible
 
@@ -72,10 +77,8 @@ class Painter:
         self.show: Show | None = None
         self.visible: Visible | None = None
         self._sifted: list[Scene] = []
-        self.limit: Limit | None = None
         self._ways, self._settled = ways, False
         self._own = False  # the map is the caster's at the moment
-        self._before: Box = NOTHING  # where the frame before left shadows
         self._categories: list[int] = []
 
     @property
@@ -121,12 +124,6 @@ class Painter:
         self._begin(scene)
         if self.caster is not None:
             self._draw_cast(scene)
-        elif self.limit is not None:
-            self.limit(join(self._before, scene.shadows))
-            self._spare_grounds(scene)
-            self._render(scene)
-            self.limit(None)
-            self._before = scene.shadows
         else:
             self._render(scene)
 
@@ -197,11 +194,6 @@ class Painter:
         for place, category in enumerate(self._categories):
             geoms[place].category = category if by_mujoco else decor
 
-    def _spare_grounds(self, scene: Scene) -> None:
-        """Let grounds cast no shadow: the one thing MuJoCo looks up a category for."""
-        for place in self._casters.look(scene.mjv):
-            scene.mjv.geoms[place].category = int(self._mujoco.mjtCatBit.mjCAT_DECOR)
-
     def _render(self, scene: Scene) -> None:
         self._mujoco.mjr_render(self._whole, scene.mjv, self.context)
 
@@ -219,7 +211,6 @@ class Painter:
             self._own, self.caster = False, None
             self._cast(scene, by_mujoco=True)
         if self.caster is None:
-            self.limit = self._settle_limit(scene, whole)
             return
         if self._try("lit", self._sift_map, scene):
             self.caster.use(True)  # draw anew: the map shows this very scene already
@@ -261,12 +252,20 @@ class Painter:
             return None
 
     def _make_caster(self, scene: Scene) -> Caster:
-        model, grounds = self._renderer.model, self._casters.look(scene.mjv)
-        return Caster(model, self.context, scene=scene.mjv, grounds=grounds)
+        grounds = self._casters.look(scene.mjv)
+        if len(self._casters.lights) != 1:
+            raise Unsupported("a map is kept for one light")
+        return Caster(
+            self._renderer.model,
+            self.context,
+            scene=scene.mjv,
+            grounds=grounds,
+            light=self._casters.lights[0],
+        )
 
     def _sift_map(self, scene: Scene) -> bool:
         assert self.caster is not None
-        self.caster.sift(scene.mjv, light=self._casters.lights[0])
+        self.caster.sift(scene.mjv)
         return True
 
     def _make_show(self, scene: Scene) -> Show:
@@ -281,23 +280,6 @@ class Painter:
 
     def _make_visible(self, scene: Scene) -> Visible:
         return Visible(self._renderer.model, self.context, scene=scene.mjv, size=self.size)
-
-    def _settle_limit(self, scene: Scene, whole: np.ndarray) -> Limit | None:
-        """How to keep drawing inside a part of the shadow map, if this driver can.
-
-        It can when a scene drawn so, on a map that was cleared, has the pixels it has otherwise.
-        """
-        limit = limiter(self.size) if "confine" in (self._ways or ()) else None
-        if limit is None:
-            return None
-        count, scene.mjv.ngeom = scene.mjv.ngeom, 0
-        self._render(scene)  # clears the map
-        scene.mjv.ngeom = count
-        limit(scene.shadows)
-        self._spare_grounds(scene)
-        self._render(scene)
-        limit(None)
-        return limit if np.array_equal(self._read(), whole) else None
 
     def _read(self) -> UInt8[np.ndarray, "size size 3"]:
         frame = np.empty((self.size, self.size, 3), dtype=np.uint8)
@@ -321,8 +303,6 @@ class Painter:
         if self.caster is not None:
             self.caster.use(False)
         self._own = False
-        side = self.context.shadowSize
-        self._before = (0, 0, side, side)
         self._renderer.update_scene(data, camera=camera)
         return self._renderer.render()
 

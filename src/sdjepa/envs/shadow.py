@@ -17,7 +17,6 @@ from jaxtyping import Float, Int
 MARGIN_TEXELS = 4  # for rounding and for the filter that reads four texels
 SQUARELY = 0.5  # a ground's normal and the light that falls on it are within 60 degrees
 MOST_DEGREES = 160  # a spot light opens no wider than this in its map
-STRIP_TEXELS, TILE_TEXELS = 64, 16  # the width of strips, and what their edges keep to
 HIDDEN_GROUP = 3  # geoms of this group and above are not drawn
 
 Box = tuple[int, int, int, int]  # left, low, right and upper edge, in texels
@@ -112,46 +111,9 @@ def around(boxes: Int[np.ndarray, "boxes 4"]) -> Box:
     return (left, low, right, high)
 
 
-def strips(boxes: Int[np.ndarray, "boxes 4"], *, side: int) -> list[Box]:
-    """Few boxes that together hold all `boxes` and little else of a map of `side` texels.
-
-    They lie beside one another, along whichever edge of the map makes them smaller; their edges are
-    those of the tiles in which a GPU keeps a map.
-    """
-    boxes = boxes[(boxes[:, :2] < boxes[:, 2:]).all(1)]
-    if not len(boxes):
-        return []
-    found = [_cut(boxes[:, [axis, 1 - axis, axis + 2, 3 - axis]], side=side) for axis in (0, 1)]
-    areas = [((cut[:, 2:] - cut[:, :2]).prod(1)).sum() for cut in found]
-    axis = int(np.argmin(areas))
-    return [
-        (left, low, right, high)
-        for left, low, right, high in found[axis][:, [axis, 1 - axis, axis + 2, 3 - axis]].tolist()
-    ]
-
-
-def _cut(boxes: Int[np.ndarray, "boxes 4"], *, side: int) -> Int[np.ndarray, "strips 4"]:
-    """Upright strips as high as the boxes that reach into each."""
-    first, last = boxes[:, 0].min() // STRIP_TEXELS, -(-boxes[:, 2].max() // STRIP_TEXELS)
-    left = STRIP_TEXELS * np.arange(first, last)
-    inside = (boxes[:, 0] < left[:, None] + STRIP_TEXELS) & (boxes[:, 2] > left[:, None])
-    low = np.where(inside, boxes[:, 1], side).min(1) // TILE_TEXELS * TILE_TEXELS
-    high = -(-np.where(inside, boxes[:, 3], 0).max(1) // TILE_TEXELS) * TILE_TEXELS
-    strips = np.stack([left, low, left + STRIP_TEXELS, high], axis=1)[inside.any(1)]
-    new = np.append(True, (strips[1:, [0, 1, 3]] != strips[:-1, [2, 1, 3]]).any(1))
-    joined = strips[new]
-    joined[:, 2] = strips[np.append(new[1:], True), 2]
-    return joined.clip(0, side)
-
-
 def area(boxes: Sequence[Box]) -> int:
     """Texels in boxes that lie beside one another."""
     return sum((right - left) * (high - low) for left, low, right, high in boxes)
-
-
-def join(first: Box, second: Box) -> Box:
-    """The box around two; an empty one has no place."""
-    return around(np.array([first, second]))
 
 
 def upward(forward: Float[np.ndarray, "3"]) -> Float[np.ndarray, "3"]:

@@ -7,7 +7,6 @@ add the light that does, each pass in MuJoCo's order, as of two surfaces equally
 seen. Of meshes only what a `Sieve` leaves is drawn.
 """
 
-import ctypes
 import importlib
 from typing import Any
 
@@ -59,6 +58,9 @@ class Show:
         self._make_normals(read)
         self._call, self._move = gl_function("glCallList"), gl_function("glTranslatef")
         self._turn = gl_function("glMultMatrixf")
+        self._bind, self._pointer = gl_function("glBindBuffer"), gl_function("glNormalPointer")
+        self._enable = gl_function("glEnableClientState")
+        self._disable = gl_function("glDisableClientState")
         self.sieve = Seen(
             [each.places for each in read],
             [each.index for each in read],
@@ -213,11 +215,10 @@ class Show:
         self._mujoco.mjr_render(rect, scene, self._context)
         scene.ngeom = count
         gl = self._gl
-        forgive()
-        gl.glBindBuffer(gl.GL_ARRAY_BUFFER, self._normals)
-        gl.glNormalPointer(gl.GL_FLOAT, 0, ctypes.c_void_p(0))
-        gl.glBindBuffer(gl.GL_ARRAY_BUFFER, 0)
-        gl.glEnableClientState(gl.GL_NORMAL_ARRAY)
+        self._bind(gl.GL_ARRAY_BUFFER, self._normals)
+        self._pointer(gl.GL_FLOAT, 0, None)
+        self._enable(gl.GL_VERTEX_ARRAY)
+        self._enable(gl.GL_NORMAL_ARRAY)
         self.sieve.bind()
         where, turns = pose.places.tolist(), pose.turns.ctypes.data
         for second in (0, 1):
@@ -225,16 +226,18 @@ class Show:
             self._pass(second, slot=slot, where=where, turns=turns)
             self._call(self._edges[2 * second + 1])
         self.sieve.release()
-        gl.glDisableClientState(gl.GL_NORMAL_ARRAY)
+        self._disable(gl.GL_NORMAL_ARRAY)
+        self._disable(gl.GL_VERTEX_ARRAY)
 
     def _pass(self, second: int, *, slot: int, where: list[list[float]], turns: int) -> None:
+        call, move, turn, meshes = self._call, self._move, self._turn, self._place
         for number, place in enumerate(where):
-            self._call(self._first + 2 * number + second)
-            self._move(*place)
-            self._turn(turns + 64 * number)
-            mesh = self._place.get(number)
+            call(self._first + 2 * number + second)
+            move(*place)
+            turn(turns + 64 * number)
+            mesh = meshes.get(number)
             if mesh is None:
-                self._call(self._drawn[number])
+                call(self._drawn[number])
             else:
                 self.sieve.draw(slot, mesh)
 

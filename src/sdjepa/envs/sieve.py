@@ -3,9 +3,12 @@
 In a picture of 224 pixels most triangles of a finely made mesh fall between its samples: of 193,000
 some 20,000 are left. Which those are changes with every frame, so the GPU finds out, for many
 frames at once, in a program that does nothing else: corners are put where they are in the picture,
-and a triangle stays if, widened by a margin, it holds a sample and, where backs are not drawn,
-shows its front. The margin is four times what corners are rounded by: what goes could not be seen.
-Those that stay keep their order.
+and a triangle stays if, widened by a margin, it holds a sample and shows its front. The margin is
+twice the steps corners are rounded to: what goes could not be seen. Those that stay keep their
+order.
+
+Each triangle that is drawn has the pixels it has among all; a GPU takes them one by one. Mesa's
+software does not: a value may depend on how many stand before it in a call, even of no extent.
 """
 
 import ctypes
@@ -140,6 +143,8 @@ class Sieve:
         self._gl, self._scenes, self._geoms = GL, 0, len(geoms)
         self._indirect = gl_function("glDrawElementsIndirect")
         self._pop, self._push = gl_function("glPopMatrix"), gl_function("glPushMatrix")
+        self._bind, self._pointer = gl_function("glBindBuffer"), gl_function("glVertexPointer")
+        self._kind = int(GL.GL_TRIANGLES), int(GL.GL_UNSIGNED_INT)
         self._programs: list[int] = []
         vertex = np.cumsum([0, *map(len, places)])
         first = np.cumsum([0, *map(len, triangles)])
@@ -198,26 +203,22 @@ class Sieve:
         gl.glUseProgram(0)
 
     def bind(self) -> None:
-        """Draw from these buffers."""
+        """Draw from these buffers; vertex arrays are on."""
         gl = self._gl
-        gl.glBindBuffer(gl.GL_ARRAY_BUFFER, self._buffers[0])
-        gl.glVertexPointer(3, gl.GL_FLOAT, 0, ctypes.c_void_p(0))
-        gl.glBindBuffer(gl.GL_ARRAY_BUFFER, 0)
-        gl.glEnableClientState(gl.GL_VERTEX_ARRAY)
-        gl.glBindBuffer(gl.GL_ELEMENT_ARRAY_BUFFER, self._buffers[4])
-        gl.glBindBuffer(gl.GL_DRAW_INDIRECT_BUFFER, self._buffers[5])
+        self._bind(gl.GL_ARRAY_BUFFER, self._buffers[0])
+        self._pointer(3, gl.GL_FLOAT, 0, None)
+        self._bind(gl.GL_ARRAY_BUFFER, 0)
+        self._bind(gl.GL_ELEMENT_ARRAY_BUFFER, self._buffers[4])
+        self._bind(gl.GL_DRAW_INDIRECT_BUFFER, self._buffers[5])
 
     def release(self) -> None:
         """Undo `bind`."""
-        gl = self._gl
-        gl.glDisableClientState(gl.GL_VERTEX_ARRAY)
-        gl.glBindBuffer(gl.GL_ELEMENT_ARRAY_BUFFER, 0)
-        gl.glBindBuffer(gl.GL_DRAW_INDIRECT_BUFFER, 0)
+        self._bind(self._gl.GL_ELEMENT_ARRAY_BUFFER, 0)
+        self._bind(self._gl.GL_DRAW_INDIRECT_BUFFER, 0)
 
     def draw(self, scene: int, geom: int) -> None:
         """Draw what is left of a geom, and put back the matrix that was pushed before."""
-        gl, command = self._gl, 20 * (scene * self._geoms + geom)
-        self._indirect(gl.GL_TRIANGLES, gl.GL_UNSIGNED_INT, command)
+        self._indirect(*self._kind, 20 * (scene * self._geoms + geom))
         self._pop()
         self._push()
 
