@@ -118,6 +118,35 @@ def test_coloured_noise_has_unit_variance_and_leans_to_low_frequencies():
     assert float(covariance.diagonal(1).min()) > 0.6
 
 
+def test_correlated_noise_has_unit_variance_and_the_correlation_it_was_given():
+    by = solvers._correlating(25, 0.8)
+    apart = (torch.arange(25)[:, None] - torch.arange(25)).abs()
+    assert_close(by @ by.T, 0.8 ** apart.double())
+    problem = Problem(bowl(noise(1, 5, 10)), [stream(0)], torch.zeros(1, 5, 10), 2)
+    white = next(problem.noise(2000))
+    steps = problem.filtered(white, by.float())[0].reshape(2000, 25, 2)
+    found = (steps[:, 1:] * steps[:, :-1]).mean((0, 1))  # also from one block to the next
+    assert_close(found, torch.full((2,), 0.8), atol=0.03, rtol=0)
+    assert abs(float((steps[..., 0] * steps[..., 1]).mean())) < 0.02  # and of no other coordinate
+
+
+def test_a_search_with_correlated_noise_reaches_far_straight_pushes():
+    """Of a plan as long as five deviations at every step white noise has nobody near it."""
+    far = torch.full((1, 5, 10), 1.5)
+
+    def cost(x: Tensor) -> Tensor:  # flat until the sum of all actions comes near
+        gap = (x - far[:, None]).sum((-2, -1)).square() / 50
+        return gap.clamp(max=40.0)
+
+    def least(correlation: float) -> float:
+        settings = Settings(iterations=3, correlation=correlation)
+        problem = Problem(cost, [stream(0)], torch.zeros_like(far), 2)
+        return float(solvers.cem(problem, settings).best_cost[0, 0])
+
+    assert least(0.0) == 40.0
+    assert least(0.9) < 20.0
+
+
 def test_a_time_budget_decides_the_number_of_rounds(monkeypatch: pytest.MonkeyPatch):
     ticks = itertools.count()
     monkeypatch.setattr(solvers.time, "monotonic", lambda: float(next(ticks)))

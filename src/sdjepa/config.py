@@ -170,6 +170,8 @@ class Plan(Section):
     iterations: int = Field(default=30, ge=1)
     seconds: float = Field(default=0.0, ge=0)  # > 0: search this long per task instead
     initial_std: float = Field(default=1.0, gt=0)  # in normalised action space
+    # cem, mppi: of a candidate's noise from one action to the next; recorded actions have some
+    correlation: float = Field(default=0.0, ge=0, lt=1)
     colour: float = Field(default=2.0, ge=0)  # icem: exponent of the noise's spectrum; 0 = white
     keep: float = Field(default=0.3, ge=0, le=1)  # icem: share of elites carried to the next round
     decay: float = Field(default=1.25, ge=1)  # icem: candidates shrink by this every round

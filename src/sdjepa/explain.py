@@ -78,6 +78,7 @@ _NEW = {
     "objectives.progress_head_weight",
     "objectives.triplet_other_share",
     "plan.seconds",
+    "plan.correlation",
     "plan.colour",
     "plan.keep",
     "plan.decay",

@@ -163,7 +163,16 @@ def said_search(plan: dict[str, Any]) -> str:
     said = f"{plan['solver']} {plan['candidates']} x {plan['iterations']}, replan {plan['replan']}"
     said += f", history {plan.get('history', 1)}"
     own = Plan()
-    for key in ("horizon", "when", "ahead", "bounds", "effort", "precision"):
+    for key in (
+        "horizon",
+        "when",
+        "ahead",
+        "bounds",
+        "effort",
+        "correlation",
+        "initial_std",
+        "precision",
+    ):
         value = plan.get(key, getattr(own, key))  # a score from before there was such a key
         if value != getattr(own, key):
             said += f", {key} {value}"

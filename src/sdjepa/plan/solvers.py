@@ -48,12 +48,22 @@ class Problem:
         return actions if self.low is None else actions.clamp(self.low, self.high)
 
     def noise(self, candidates: int) -> Iterator[Float[Tensor, "tasks candidates horizon block"]]:
-        """Standard Gaussian candidates, round after round."""
+        """Standard Gaussian candidates, round after round, white in time."""
         shape = (ROUNDS_DRAWN, candidates, *self.guess.shape[1:])
         while True:
             drawn = [torch.randn(shape, generator=g, device=g.device) for g in self.streams]
             rounds = torch.stack(drawn, dim=1).to(self.guess.device)
             yield from rounds.unbind(dim=0)
+
+    def filtered(
+        self,
+        noise: Float[Tensor, "tasks candidates horizon block"],
+        by: Float[Tensor, "steps steps"],
+    ) -> Float[Tensor, "tasks candidates horizon block"]:
+        """Noise mixed over time, each action from those of the whole horizon."""
+        # Neighbours in time are correlated: a straight push, not a shiver that averages to nothing.
+        steps = noise.reshape(*noise.shape[:2], -1, self.action_dim)
+        return torch.einsum("ts,ncsa->ncta", by, steps).reshape(noise.shape)
 
 
 @dataclass(frozen=True)
@@ -126,10 +136,14 @@ def _refine(problem: Problem, settings: Settings, improve: Step) -> Plan:
     improve = problem.accelerate(improve)
     mean = problem.inside(problem.guess)
     std = torch.full_like(mean, settings.initial_std)
-    noise = problem.noise(settings.candidates)
+    drawn = problem.noise(settings.candidates)
+    steps = mean.shape[1] * mean.shape[2] // problem.action_dim
+    by = _correlating(steps, settings.correlation).to(mean) if settings.correlation else None
     trace = []
     for _ in rounds(settings, problem):
-        mean, std, best = improve(mean, std, next(noise))
+        noise = next(drawn)
+        noise = noise if by is None else problem.filtered(noise, by)
+        mean, std, best = improve(mean, std, noise)
         trace.append(best.clone())  # a replayed round reuses its memory
     return Plan(actions=mean.clone(), best_cost=torch.stack(trace, dim=1))
 
@@ -146,9 +160,7 @@ def icem(problem: Problem, settings: Settings) -> Plan:
     for number in rounds(settings, problem):
         count = max(2 * settings.elites, int(settings.candidates / settings.decay**number))
         noise = next(drawn)[:, : min(count, settings.candidates)]
-        # Neighbours in time are correlated: a straight push, not a shiver that averages to nothing.
-        steps = noise.reshape(*noise.shape[:2], -1, problem.action_dim)
-        noise = torch.einsum("ts,ncsa->ncta", colour, steps).reshape(noise.shape)
+        noise = problem.filtered(noise, colour)
         fresh = problem.inside(mean[:, None] + std[:, None] * noise)
         candidates = torch.cat([mean[:, None], kept, fresh], dim=1)
         elites, values = _best(candidates, problem.cost(candidates), settings.elites)
@@ -160,6 +172,14 @@ def icem(problem: Problem, settings: Settings) -> Plan:
         kept = elites[:, : max(1, round(settings.keep * settings.elites))]
         trace.append(values[:, 0])
     return Plan(actions=best, best_cost=torch.stack(trace, dim=1))
+
+
+def _correlating(steps: int, correlation: float) -> Float[Tensor, "steps steps"]:
+    """White noise in time to noise of this correlation with the next step, of unit variance."""
+    at = torch.arange(steps, dtype=torch.float64)
+    fading = torch.tril(correlation ** (at[:, None] - at).clamp(min=0))
+    fading[:, 1:] *= (1 - correlation**2) ** 0.5
+    return fading
 
 
 def _colouring(steps: int, exponent: float) -> Float[Tensor, "steps steps"]:
