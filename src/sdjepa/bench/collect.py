@@ -2,9 +2,9 @@
 
 For each environment: the stages of a frame in one process; frames made a second by several
 processes together; whole collections, start and joining included. Where a GPU draws, also what the
-drawing itself allows: ways of reading frames back, how many processes draw at a time, and how long
-the GPU works on a frame as it is, without shadows and without multisampling. A line is told as soon
-as it is known, and the JSON file holds all of them so far.
+drawing itself allows: ways of reading frames back, how many processes draw at a time, how long the
+GPU works on a frame and its parts, and whether frames are MuJoCo's own. A line is told as soon as
+it is known, and the JSON file holds all of them so far.
 """
 
 import contextlib
@@ -67,7 +67,7 @@ def bench_collect(
     names: Sequence[str] = NAMES,
     *,
     workers: Sequence[int] = (1, 4, 16),
-    turns: Sequence[int] = (0, 1),
+    turns: Sequence[int] = (0, 1, 2),
     seconds: float = 1.0,
     out: Path | None = None,
     tell: Tell = lambda line: None,
@@ -84,7 +84,9 @@ def bench_collect(
                 book.add(name, what, value, unit, **more)
                 if what.startswith("made"):
                     best = max(best, value)
-        _whole(book, name, workers=max(workers), rate=best)
+        films = issubclass(collecting.env_class(name), gl.Filmed)
+        for at_once in turns if films else turns[:1]:
+            _whole(book, name, workers=max(workers), rate=best, at_once=at_once)
     book.close()
     return book.lines
 
@@ -93,8 +95,8 @@ def _settings(name: str, **more: Any) -> Collect:
     return collecting._complete(Collect(env=name, steps=STEPS, seed=0, **more))
 
 
-def _whole(book: Book, name: str, *, workers: int, rate: float) -> None:
-    """One collection from nothing to a dataset, without its card.
+def _whole(book: Book, name: str, *, workers: int, rate: float, at_once: int) -> None:
+    """One collection from nothing to a dataset, without its card; `at_once` draw, 0: all.
 
     Parts are small enough that every worker makes several: of larger ones a slow environment would
     make one per worker, all of which end together and say nothing about a rate.
@@ -104,8 +106,9 @@ def _whole(book: Book, name: str, *, workers: int, rate: float) -> None:
     settings = _settings(name, episodes=episodes, workers=workers)
     marks: list[tuple[float, int]] = []
     began = time.monotonic()
-    part = collecting._PART_ROWS
+    part, usual = collecting._PART_ROWS, collecting._DRAWING_AT_ONCE
     collecting._PART_ROWS = min(part, each * (STEPS + 1))
+    collecting._DRAWING_AT_ONCE = at_once
     with tempfile.TemporaryDirectory() as folder, Writer(Path(folder), image_size=224) as writer:
         collecting._join(
             settings,
@@ -115,16 +118,15 @@ def _whole(book: Book, name: str, *, workers: int, rate: float) -> None:
         )
         took = time.monotonic() - began
         size = sum(path.stat().st_size for path in Path(folder).glob(".episodes*"))
-    collecting._PART_ROWS = part
+    collecting._PART_ROWS, collecting._DRAWING_AT_ONCE = part, usual
     rows = episodes * (STEPS + 1)
-    more = {"workers": workers, "frames": rows, "bytes_a_frame": round(size / rows)}
+    crew = {"workers": workers, "drawing_at_once": at_once}
+    more = {**crew, "frames": rows, "bytes_a_frame": round(size / rows)}
     steady = steady_rate(marks, workers=workers)
     if steady is not None:
         book.add(name, "collected, steady", steady * (STEPS + 1), "frames/s", **more)
-    book.add(name, "collected, start included", rows / took, "frames/s", workers=workers)
-    book.add(
-        name, "collected, first part after", 1e3 * (marks[0][0] - began), "ms", workers=workers
-    )
+    book.add(name, "collected, start included", rows / took, "frames/s", **crew)
+    book.add(name, "collected, first part after", 1e3 * (marks[0][0] - began), "ms", **crew)
 
 
 def steady_rate(marks: Sequence[tuple[float, int]], *, workers: int) -> float | None:

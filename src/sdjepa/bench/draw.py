@@ -2,11 +2,9 @@
 
 Ways of getting pixels: `frame` reads back each frame as it is drawn; `sheet` is the collector's,
 36 frames copied together and read at once; `sheet pbo` has the GPU write to memory of its own
-accord while the next sheet is being drawn. Times by the GPU's clock are of its work alone: it is
-kept busy until all is handed over.
+accord while the next sheet is being drawn.
 """
 
-import contextlib
 import ctypes
 import dataclasses
 import functools
@@ -17,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from sdjepa.bench.gpu_clock import Draw, timed
 from sdjepa.config import Collect
 from sdjepa.envs.base import NATIVE_SIZE
 from sdjepa.envs.caster import Caster
@@ -28,11 +27,9 @@ from sdjepa.envs.shadow import area
 KINDS = ("frame", "sheet", "sheet pbo")
 STEPS_APART = 3  # simulated between two scenes
 COMPARED = 8  # sheets, each of another episode, that are also drawn as MuJoCo does
-HOLD_SIDE, HOLD_TIMES = 4096, 60  # clearing that often keeps an H200 busy for 60 ms
 
 
 Line = tuple[str, float, str, dict[str, Any]]  # what, how much, of which unit, and more
-Draw = Callable[[Painter, Scene], None]
 Span = tuple[int, float, float]  # how much was done, from when, until when
 
 
@@ -66,7 +63,6 @@ class PboSheet(Sheet):
         self._asked = 0
 
     def _read(self, rows: int) -> np.ndarray:
-        import cv2
         from OpenGL.raw.GL.VERSION.GL_1_0 import glReadPixels
         from OpenGL.raw.GL.VERSION.GL_1_5 import glGetBufferSubData  # the other writes elsewhere
 
@@ -86,7 +82,7 @@ class PboSheet(Sheet):
             glGetBufferSubData(gl.GL_PIXEL_PACK_BUFFER, 0, sheet.nbytes, to)
         gl.glBindBuffer(gl.GL_PIXEL_PACK_BUFFER, 0)
         self.painter.restore()
-        return cv2.cvtColor(sheet, cv2.COLOR_RGBA2RGB)
+        return sheet
 
 
 def _map_only(painter: Painter, scene: Scene) -> None:
@@ -122,7 +118,7 @@ class Drawing:
         for scene in scenes:
             self._model, self._data, self._camera = env.subject()
             self._painter.note(self._data, self._camera, scene=scene)
-            if len(self._singly) < 4:
+            if len(self._singly) < Sheet.SIDE:
                 self._singly.append(self._painter.paint(self._data, self._camera)[::-1])
             for _ in range(STEPS_APART):
                 action = policy()
@@ -153,7 +149,8 @@ class Drawing:
     def same(self) -> float:
         """Share of values in which frames of a sheet differ from frames read one by one."""
         sheet = self._plain.draw(self._scenes)
-        tiles = [sheet[:NATIVE_SIZE, i * NATIVE_SIZE :][:, :NATIVE_SIZE] for i in range(4)]
+        size = NATIVE_SIZE
+        tiles = [sheet[:size, i * size : (i + 1) * size, :3] for i in range(len(self._singly))]
         return float(np.mean([a != b for a, b in zip(tiles, self._singly, strict=True)]))
 
     def gpu_times(self) -> Iterator[Line]:
@@ -167,7 +164,7 @@ class Drawing:
         theirs = Painter(self._model, size=NATIVE_SIZE, shadow=0, ways=())
         sheet, shares, frames = Sheet(theirs), [], 0
         for _ in range(COMPARED):
-            differs = self._plain.draw(self._scenes) != sheet.draw(self._scenes)
+            differs = (self._plain.draw(self._scenes) != sheet.draw(self._scenes))[..., :3]
             shares.append(float(np.mean(differs)))
             tiles = differs.reshape(Sheet.SIDE, NATIVE_SIZE, Sheet.SIDE, NATIVE_SIZE * 3)
             frames += int(tiles.any((1, 3)).sum())
@@ -268,64 +265,5 @@ class Drawing:
         return copy
 
     def _line(self, what: str, painter: Painter, draw: Draw = Painter.draw) -> Line:
-        gpu, wall, issued = self._timed(painter, draw)
+        gpu, wall, issued = timed(painter, self._scenes, draw=draw)
         return what, gpu, "us/frame", {"wall_us": round(wall), "issuing_us": round(issued)}
-
-    def _timed(self, painter: Painter, draw: Draw) -> tuple[float, float, float]:
-        """Microseconds a frame by the GPU's clock, by ours, and until it is handed over."""
-        from OpenGL import GL
-
-        painter.make_current()
-        forgive()
-        query = int(np.ravel(GL.glGenQueries(1))[0])
-        best = [np.inf, np.inf, np.inf]
-        with _holding(painter) as hold:
-            for held in (False, False, True, True):
-                GL.glFinish()
-                if held:
-                    hold()
-                GL.glBeginQuery(GL.GL_TIME_ELAPSED, query)
-                began = time.perf_counter()
-                if draw is Painter.draw:
-                    painter.ready(self._scenes)
-                for scene in self._scenes:
-                    draw(painter, scene)
-                issued = time.perf_counter() - began
-                forgive()
-                GL.glEndQuery(GL.GL_TIME_ELAPSED)
-                GL.glFinish()
-                wall = time.perf_counter() - began
-                value = np.ravel(GL.glGetQueryObjectuiv(query, GL.GL_QUERY_RESULT))[0]
-                found = [float(value) / 1e9, np.inf, np.inf] if held else [np.inf, wall, issued]
-                best = list(map(min, best, found))
-        gpu, wall, issued = (1e6 * each / len(self._scenes) for each in best)
-        return gpu, wall, issued
-
-
-@contextlib.contextmanager
-def _holding(painter: Painter) -> Iterator[Callable[[], None]]:
-    """What gives the GPU so much to do that it never waits for what is asked of it next."""
-    from OpenGL import GL
-
-    where, kind = GL.GL_DEPTH_STENCIL_ATTACHMENT, GL.GL_RENDERBUFFER
-    buffer, depth = int(GL.glGenFramebuffers(1)), int(GL.glGenRenderbuffers(1))
-    GL.glBindRenderbuffer(kind, depth)
-    GL.glRenderbufferStorage(kind, GL.GL_DEPTH24_STENCIL8, HOLD_SIDE, HOLD_SIDE)
-    GL.glBindFramebuffer(GL.GL_FRAMEBUFFER, buffer)
-    GL.glFramebufferRenderbuffer(GL.GL_FRAMEBUFFER, where, kind, depth)
-    GL.glDrawBuffer(GL.GL_NONE)
-    painter.restore()
-
-    what: Any = GL.GL_DEPTH_BUFFER_BIT
-
-    def hold() -> None:
-        forgive()
-        GL.glBindFramebuffer(GL.GL_FRAMEBUFFER, buffer)
-        for _ in range(HOLD_TIMES):
-            GL.glClear(what | GL.GL_STENCIL_BUFFER_BIT)
-        painter.restore()
-
-    yield hold
-    forgive()
-    GL.glDeleteFramebuffers(1, [buffer])
-    GL.glDeleteRenderbuffers(1, [depth])

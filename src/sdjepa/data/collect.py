@@ -5,6 +5,7 @@ part files under OUT/.collect, each whole or absent; the main process joins them
 dataset. A killed collection is continued by the same command: parts that exist are not made again.
 """
 
+import contextlib
 import functools
 import json
 import multiprocessing
@@ -31,6 +32,7 @@ from sdjepa.runs import Progress, Run, read_json, silent, write_json
 from sdjepa.seeds import numpy_stream
 
 PARTS = ".collect"
+_DRAWING_AT_ONCE = 1  # workers; 0: all. A GPU that draws for several loses time in changing over
 _PART_ROWS = 512  # about; decides what a kill loses and how evenly workers are loaded
 
 
@@ -140,8 +142,9 @@ class _Crew:
             # threads, no GL context and no GPU.
             context = multiprocessing.get_context("forkserver")
             context.set_forkserver_preload(["sdjepa.data.collect"])
-            # One draws at a time: a GPU that draws for several spends its time changing over.
-            turn = context.Semaphore(1)
+            turn = contextlib.nullcontext()
+            if _DRAWING_AT_ONCE:
+                turn = context.Semaphore(_DRAWING_AT_ONCE)
             self._pool = ProcessPoolExecutor(
                 self._size, mp_context=context, initializer=_begin, initargs=(turn,)
             )

@@ -22,11 +22,8 @@ from sdjepa.envs.gl_calls import Unsupported, forgive, gl_function
 from sdjepa.envs.lit import MOST_SLOPES, MOST_STEPS, Lit
 from sdjepa.envs.outline import Outlines, Spans
 from sdjepa.envs.shadow import MOST_DEGREES, Box, Light, around, upward
+from sdjepa.envs.shapes import Shapes
 from sdjepa.envs.slate import Slate
-from sdjepa.envs.triangles import compile_triangles, corners, merge
-
-# MuJoCo's lists of simple shapes, in its order.
-SPHERE, TOP, BOTTOM, CYLINDER, OPEN_CYLINDER, _HAZE, BOX = range(7)
 
 
 @dataclass
@@ -62,11 +59,11 @@ class Caster:
         self._turn = gl_function("glMultMatrixf")
         self._enable = gl_function("glEnableClientState")
         self._disable = gl_function("glDisableClientState")
-        self._lists: list[tuple[int, int]] = []  # first name and count, to be given back
-        self._begin, self._end = self._names(2), self._lists[-1][0] + 1
+        first: Any = GL.glGenLists(2)
+        self._begin, self._end = int(first), int(first) + 1
         self._forward = np.array(lights[0].dir, dtype=np.float32)
         self._compile_frame(lights[0], scene)
-        self._compile_geoms(model, geoms)
+        self.shapes = Shapes(model, context, geoms)
         self.slate = Slate(context)
         self._light, self._outlines = light, None
         if light[2] is None:
@@ -78,11 +75,6 @@ class Caster:
         self._before: Pose | None = None  # what the map shows
         self.cleared: list[Box] = []
         self._where = b""  # the grounds, when their level was looked for
-
-    def _names(self, count: int) -> int:
-        first = int(self._gl.glGenLists(count))
-        self._lists.append((first, count))
-        return first
 
     def _compile_frame(self, light: Any, scene: Any) -> None:
         """What stands before and after the geoms; depth test and offset stay as MuJoCo set them."""
@@ -122,60 +114,6 @@ class Caster:
         gl.glEnable(gl.GL_CULL_FACE)
         gl.glEnable(gl.GL_LIGHTING)
         gl.glEndList()
-
-    def _compile_geoms(self, model: Any, geoms: list[Any]) -> None:
-        """A list for every geom, which leaves the matrix as it was before the geom's own."""
-        gl, kinds = self._gl, self._mujoco.mjtGeom
-        meshes: dict[int, int] = {}
-        self._merged: dict[int, tuple[np.ndarray, np.ndarray]] = {}
-        self.drawn = [self._names(1) for _ in geoms]
-        self.vertices = 0
-        for geom in geoms:
-            if geom.type != kinds.mjGEOM_MESH or geom.dataid in meshes:
-                continue
-            if geom.dataid % 2:
-                raise Unsupported("a convex hull is drawn")
-            found, index = merge(corners(model, geom.dataid // 2).reshape(-1, 3))
-            # Depths do not depend on the order; in this one a GPU meets a vertex again soon.
-            triangles = index.reshape(-1, 3)
-            index = triangles[np.argsort(triangles.min(1), kind="stable")].reshape(-1)
-            meshes[geom.dataid] = self._names(1)
-            compile_triangles(meshes[geom.dataid], found, index)
-            self._merged[geom.dataid] = (found, index.reshape(-1, 3))
-            self.vertices += len(found)
-        simple = self._context.baseBuiltin
-        for name, geom in zip(self.drawn, geoms, strict=True):
-            size = [float(side) for side in geom.size]
-            gl.glNewList(name, gl.GL_COMPILE)
-            if geom.type == kinds.mjGEOM_MESH:
-                gl.glCallList(meshes[geom.dataid])
-            elif geom.type == kinds.mjGEOM_PLANE and geom.dataid >= 0 and min(size[:2]) > 0:
-                gl.glCallList(self._context.basePlane + geom.dataid + 1)
-            elif geom.type == kinds.mjGEOM_CAPSULE:
-                middle = np.float32(0.5 * (size[0] + size[1]))
-                length = np.float32(size[2])
-                gl.glScalef(*size)
-                gl.glCallList(simple + OPEN_CYLINDER)
-                gl.glScalef(1, 1, middle / length)
-                gl.glTranslatef(0, 0, (length - middle) / middle)
-                gl.glCallList(simple + TOP)
-                gl.glTranslatef(0, 0, 2 * (middle - length) / middle)
-                gl.glCallList(simple + BOTTOM)
-            else:
-                shapes = {
-                    int(kinds.mjGEOM_SPHERE): SPHERE,
-                    int(kinds.mjGEOM_ELLIPSOID): SPHERE,
-                    int(kinds.mjGEOM_CYLINDER): CYLINDER,
-                    int(kinds.mjGEOM_BOX): BOX,
-                }
-                if int(geom.type) not in shapes:
-                    gl.glEndList()
-                    raise Unsupported(f"a geom of type {geom.type}")
-                gl.glScalef(*size)
-                gl.glCallList(simple + shapes[int(geom.type)])
-            gl.glPopMatrix()
-            gl.glPushMatrix()
-            gl.glEndList()
 
     def pose(self, data: Any, boxes: Int[np.ndarray, "geoms 4"]) -> Pose:
         """What is needed of a frame."""
@@ -229,10 +167,10 @@ class Caster:
         )
         self._origin = np.array([1 + half, 1 + half, far / (far - near)]) - self._rows @ position
         self._sifted = self.objects[list(geoms)]
-        names = list(self._merged)
+        names = list(self.shapes.meshes)
         self.lit = Lit(
-            [self._merged[name][0] for name in names],
-            [self._merged[name][1] for name in names],
+            [self.shapes.meshes[name][0] for name in names],
+            [self.shapes.meshes[name][1] for name in names],
             geoms=[names.index(geom.dataid) for geom in geoms.values()],
         )
         self._meshed = {number: place for place, number in enumerate(geoms)}
@@ -308,7 +246,7 @@ class Caster:
             turn(start + 64 * number)
             mesh = self._meshed.get(number)
             if mesh is None or lit is None or slot is None:
-                call(self.drawn[number])
+                call(self.shapes.drawn[number])
             else:
                 lit.draw(slot, mesh)
         call(self._end)
@@ -320,8 +258,8 @@ class Caster:
         forgive()
         self.slate.close()
         self.whole()
-        for first, count in self._lists:
-            self._gl.glDeleteLists(first, count)
+        self.shapes.close()
+        self._gl.glDeleteLists(self._begin, 2)
 
 
 def _look(light: Any) -> Float[np.ndarray, "16"]:

@@ -102,16 +102,23 @@ class Sheet:
         self._noted += 1
 
     def _develop(self) -> None:
+        import cv2
+
         count, self._noted = self._noted, 0
         with _turn:
             sheet = self.draw(self._scenes[:count])
-        rows, size = len(sheet) // self.painter.size, self.painter.size
-        tiles = sheet.reshape(rows, size, self.SIDE, size, 3).swapaxes(1, 2)
-        # OpenGL counts rows from below.
-        self._done += list(tiles.reshape(-1, size, size, 3)[:count, ::-1])
+        size = self.painter.size
+        for number in range(count):
+            row, column = divmod(number, self.SIDE)
+            tile = sheet[row * size : (row + 1) * size, column * size : (column + 1) * size]
+            # OpenGL counts rows from below.
+            self._done.append(cv2.cvtColor(tile, cv2.COLOR_RGBA2RGB)[::-1])
 
-    def draw(self, scenes: Sequence[Scene]) -> UInt8[np.ndarray, "rows columns 3"]:
-        """One picture of all `scenes` as OpenGL has it: tiles and pixels from below."""
+    def draw(self, scenes: Sequence[Scene]) -> UInt8[np.ndarray, "rows columns 4"]:
+        """One picture of all `scenes` as OpenGL has it: tiles and pixels from below, opacity last.
+
+        Whole words are read, which a driver need not repack.
+        """
         self._make_current()
         self.painter.ready(scenes)
         for number, scene in enumerate(scenes):
@@ -131,18 +138,15 @@ class Sheet:
         self._blit(*source, *target, gl.GL_COLOR_BUFFER_BIT, gl.GL_NEAREST)
         self.painter.restore()
 
-    def _read(self, rows: int) -> UInt8[np.ndarray, "height width 3"]:
-        import cv2
-
+    def _read(self, rows: int) -> UInt8[np.ndarray, "height width 4"]:
         gl, size, side = self._gl, self.painter.size, self.SIDE * self.painter.size
         forgive()
-        # Whole words, which a driver need not repack.
         sheet = np.empty((rows * size, side, 4), dtype=np.uint8)
         gl.glBindFramebuffer(gl.GL_READ_FRAMEBUFFER, self._buffer)
         gl.glReadBuffer(gl.GL_COLOR_ATTACHMENT0)
         gl.glReadPixels(0, 0, side, rows * size, gl.GL_RGBA, gl.GL_UNSIGNED_BYTE, sheet)
         self.painter.restore()
-        return cv2.cvtColor(sheet, cv2.COLOR_RGBA2RGB)
+        return sheet
 
     def take(self) -> list[UInt8[np.ndarray, "size size 3"]]:
         """All frames noted since the last call, in order."""

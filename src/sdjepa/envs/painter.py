@@ -275,7 +275,7 @@ class Painter:
             self.context,
             scene=scene.mjv,
             size=self.size,
-            drawn=self.caster.drawn,
+            drawn=self.caster.shapes.drawn,
         )
 
     def _make_visible(self, scene: Scene) -> Visible:
