@@ -53,7 +53,7 @@ def test_scenes_sifted_together_are_mujocos_byte_for_byte():
     rng = np.random.default_rng(0)
     env.reset(rng)
     policy = env.policy(env.policies[0], noise=1.0, rng=rng)
-    scenes, frames = [ours.blank() for _ in range(5)], []
+    scenes, frames = [ours.blank() for _ in range(3)], []
     for scene in scenes:
         _, data, camera = env.subject()
         frames.append(theirs.paint(data, camera))
@@ -62,8 +62,8 @@ def test_scenes_sifted_together_are_mujocos_byte_for_byte():
             env.step(policy())
     ours.make_current()
     ours.ready(scenes)
-    assert [scene.slot for scene in scenes] == list(range(5))
-    for order in (range(5), [3, 0]):  # and again, each sifted by itself
+    assert [scene.slot for scene in scenes] == list(range(3))
+    for order in (range(3), [2, 0]):  # and again, each sifted by itself
         for number in order:
             ours.draw(scenes[number])
             assert np.array_equal(ours._read()[::-1], frames[number])

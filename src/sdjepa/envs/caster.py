@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from sdjepa.envs.gl_calls import Unsupported, forgive, gl_function
-from sdjepa.envs.lit import MOST_SLOPES, MOST_STEPS, Lit
+from sdjepa.envs.lit import MOST_SLOPES, MOST_STEPS, ROOM, Lit
 from sdjepa.envs.outline import Outlines, Spans
 from sdjepa.envs.shadow import MOST_DEGREES, Box, Light, around, upward
 from sdjepa.envs.shapes import Shapes
@@ -150,8 +150,8 @@ class Caster:
         gl, mesh = self._gl, self._mujoco.mjtGeom.mjGEOM_MESH
         geoms = {i: scene.geoms[i] for i in range(scene.ngeom) if scene.geoms[i].type == mesh}
         position, axes, wide = self._light
-        if not geoms or wide is not None:
-            raise Unsupported("nothing to leave out, or rays that are not parallel")
+        if not geoms or wide is not None or self._size**2 > ROOM:
+            raise Unsupported("nothing to leave out, rays that are not parallel, or a larger map")
         slopes, steps, nearer = (
             float(np.ravel(gl.glGetFloatv(name))[0])
             for name in (gl.GL_POLYGON_OFFSET_FACTOR, gl.GL_POLYGON_OFFSET_UNITS, gl.GL_DEPTH_FUNC)

@@ -5,8 +5,10 @@ that lie behind others and leave no mark. The GPU leaves them out before they ar
 frames at once, in two steps. First every triangle that is sure to cover a texel notes there how far
 it is at most. Then a triangle stays if it may cover a texel and may be nearer there than anything
 noted. "Sure" and "may" are apart by more than OpenGL rounds corners and depths by, and by more than
-it moves a slanted triangle away from the light. What was noted last is of a triangle that stays, so
-each texel's nearest is drawn, and the map is the one all triangles make. Their order is not kept.
+it moves a slanted triangle away from the light; a texel on an edge is covered by one of the two
+triangles that share it, so the farther counts. Whatever covers the texel that a note is about is
+itself as near as the note says and stays: each texel's nearest is drawn, and the map is the one
+that all triangles make. Their order is not kept.
 """
 
 from collections.abc import Iterator, Sequence
@@ -84,13 +86,13 @@ float room(vec2 a, vec2 b) { return margin * (abs(b.x - a.x) + abs(b.y - a.y)); 
 // how far the other is at most, or 0 where that is not sure. `turn` says which way both turn.
 float beyond(uint geom, uint at, vec3 a, vec3 b, vec2 texel, float turn) {
     uint corner = across[at];
-    if (corner == 0xffffffffu) return 0;
+    if (corner == 0xffffffffu) return 0.0;
     vec3 d = put(geom, corner, 3 * (scene * num_geoms + geom));
     Plane flat_ = plane(b, a, d);
-    bool sure = flat_.stout && turn * edge(b.xy, a.xy, d.xy) > 0 &&
+    bool sure = flat_.stout && turn * edge(b.xy, a.xy, d.xy) > 0.0 &&
         turn * edge(a.xy, d.xy, texel) > room(a.xy, d.xy) &&
         turn * edge(d.xy, b.xy, texel) > room(d.xy, b.xy);
-    return sure ? farthest(flat_, a, texel) : 0;
+    return sure ? farthest(flat_, a, texel) : 0.0;
 }
 
 // Look at every `step`-th texel of a triangle; returns after noting, or when one lets it stay.
@@ -121,19 +123,19 @@ void visit(uint geom, uint triangle, vec3 a, vec3 b, vec3 c, uint begin, uint st
             if (any(close)) {
                 if (int(close.x) + int(close.y) + int(close.z) > 1) continue;
                 vec3 from = close.x ? a : close.y ? b : c, to = close.x ? b : close.y ? c : a;
-                uint which = 3 * triangle + (close.x ? 0 : close.y ? 1 : 2);
+                uint which = 3 * triangle + (close.x ? 0u : close.y ? 1u : 2u);
                 here = min(here, beyond(geom, which, from, to, at, turn));
             }
-            atomicMax(nearest[cell], floatBitsToUint(max(here, 0)));
+            atomicMax(nearest[cell], floatBitsToUint(max(here, 0.0)));
             continue;
         }
         // Between each edge and the corner across from it.
-        if (any(lessThan(side, min(0, around) - rooms))) continue;
-        if (any(greaterThan(side, max(0, around) + rooms))) continue;
+        if (any(lessThan(side, min(0.0, around) - rooms))) continue;
+        if (any(greaterThan(side, max(0.0, around) + rooms))) continue;
         float here = a.z + dot(flat_.slope, at - a.xy) + 2 * margin * flat_.steep + DEEP;
         float mine = flat_.stout ? min(top, here) : top;
         // The depth of a thin one may be any: it is reckoned from a corner, steeply.
-        if (flat_.thin || floatBitsToUint(max(mine, 0)) >= nearest[cell]) {
+        if (flat_.thin || floatBitsToUint(max(mine, 0.0)) >= nearest[cell]) {
             atomicOr(words[name >> 5], 1u << (name & 31u));
             return;
         }
@@ -155,21 +157,21 @@ void main() {
         vec3 a = put(geom, corner.x, 3 * which), b = put(geom, corner.y, 3 * which);
         vec3 c = put(geom, corner.z, 3 * which);
         vec2 size = max(a.xy, max(b.xy, c.xy)) - min(a.xy, min(b.xy, c.xy));
-        if (size.x * size.y > 24) {
-            uint place = atomicAdd(num_listed, 1);
+        if (size.x * size.y > 24.0) {
+            uint place = atomicAdd(num_listed, 1u);
             names[place] = me;
             listed[3 * place] = a;
             listed[3 * place + 1] = b;
             listed[3 * place + 2] = c;
         } else {
-            visit(geom, geoms[geom].x + number, a, b, c, 0, 1, me);
+            visit(geom, geoms[geom].x + number, a, b, c, 0u, 1u, me);
         }
     }
     barrier();
     // Large ones take 32 threads each.
     for (uint i = me >> 5; i < num_listed; i += 8)
         visit(geom, geoms[geom].x + group.y + names[i], listed[3 * i], listed[3 * i + 1],
-              listed[3 * i + 2], me & 31u, 32, names[i]);
+              listed[3 * i + 2], me & 31u, 32u, names[i]);
     if (NOTING) return;
     barrier();
     uint before = 0, all = 0;

@@ -48,6 +48,8 @@ class Scene:
     painter: "Painter | None" = None  # that noted or drew it; what follows is for this one alone
     pose: Pose | None = None
     view: View | None = None
+    to_map: np.ndarray | None = None  # matrices of meshes
+    to_picture: np.ndarray | None = None
     slot: int | None = None  # its number among the scenes sifted last
 
 
@@ -108,6 +110,7 @@ class Painter:
         """Forget what another painter prepared: its shadow map and its lists are not ours."""
         assert scene.places is not None
         scene.painter, scene.pose, scene.view, scene.slot = self, None, None, None
+        scene.to_map = scene.to_picture = None
         scene.boxes = self._casters.note(scene.mjv, scene.places)
         scene.shadows = around(scene.boxes.reshape(-1, 4))
 
@@ -116,6 +119,10 @@ class Painter:
         assert scene.places is not None
         if self.caster is not None and scene.pose is None:
             scene.pose = self.caster.pose(scene.places, scene.boxes[0])
+        if self.caster is not None and self.caster.lit is not None and scene.to_map is None:
+            scene.to_map = self.caster.matrices(scene.places)
+        if self.show is not None and scene.to_picture is None:
+            scene.to_picture = self.show.matrices(scene.mjv, scene.places)
         if self.visible is not None and scene.view is None:
             scene.view = self.visible.view(scene.mjv, scene.places)
 
@@ -155,12 +162,12 @@ class Painter:
         forgive()
         for slot, scene in enumerate(self._sifted):
             scene.slot = slot
-        if self.caster is not None and lit is not None:
-            each = [self.caster.matrices(scene.places) for scene in self._sifted]
-            lit.sift(np.stack(each), [scene.shadows for scene in self._sifted])
+            self._prepare(scene)
+        if lit is not None:
+            boxes = [scene.shadows for scene in self._sifted]
+            lit.sift(np.array([scene.to_map for scene in self._sifted]), boxes)
         if self.show is not None:
-            each = [self.show.matrices(scene.mjv, scene.places) for scene in self._sifted]
-            self.show.sieve.sift(np.stack(each))
+            self.show.sieve.sift(np.array([scene.to_picture for scene in self._sifted]))
 
     def _is_own(self, scene: Scene) -> bool:
         """A scene with other geoms than the first is MuJoCo's altogether."""
