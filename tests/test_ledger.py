@@ -16,7 +16,7 @@ from sdjepa.train.checkpoint import load_checkpoint
 def test_a_kept_run_is_still_a_run_and_its_line_says_what_its_files_say(
     a_run: Path, tmp_path: Path, sdjepa
 ):
-    scored = json.loads(score(a_run).read_text())
+    scored = json.loads(score(a_run)[0].read_text())
     folder = tmp_path / "results"
     code, _, err = sdjepa("ledger", str(folder), "--add", str(a_run), "--weights")
     assert code == 0, err

@@ -44,7 +44,7 @@ from sdjepa.scoring.actors import floor_actors
 from sdjepa.scoring.floors import measure_floors
 from sdjepa.scoring.simulation import simulate
 from sdjepa.scoring.stage import Moved
-from sdjepa.scoring.trained import score, score_each
+from sdjepa.scoring.trained import score
 from sdjepa.seeds import stream
 from sdjepa.statistics import mcnemar, paired, tasks_needed, unrelated, wilson95
 from sdjepa.tasks import Manifest, Task
@@ -154,7 +154,7 @@ def test_play_ends_when_everything_is_solved():
 
 
 def test_a_score_says_everything(a_run: Path):
-    found = read_json(score(a_run))
+    found = read_json(score(a_run)[0])
     assert found["num_tasks"] == len(found["tasks"]) == 4
     assert set(found["floors"]) == {"noop", "random", "gaussian", "replay"}
     assert found["floors"]["noop"] == 0.0
@@ -177,11 +177,11 @@ def test_a_score_says_everything(a_run: Path):
 
 
 def test_a_tasks_outcome_does_not_depend_on_the_other_tasks(a_run: Path):
-    whole = read_json(score(a_run))
+    whole = read_json(score(a_run)[0])
     manifest = Manifest.read(next((a_run / "tasks").glob("*.json")))
     assert manifest.hash == whole["tasks_hash"]
     alone = Manifest(**(vars(manifest) | {"tasks": manifest.tasks[2:3]}))
-    found = read_json(score(a_run, manifest=alone.write(a_run / "one.json")))
+    found = read_json(score(a_run, manifest=alone.write(a_run / "one.json"))[0])
     assert found["tasks"] == whole["tasks"][2:3]
     assert found["tasks_hash"] != whole["tasks_hash"]
 
@@ -190,15 +190,15 @@ def test_planning_weights_are_recorded_and_change_a_score_file(a_run: Path):
     plan = Plan(
         cost="angular", gamma=3.0, candidates=16, elites=4, iterations=2, history=3, replan=1
     )
-    path = score(a_run, plan=plan)
+    [path] = score(a_run, plans=[plan])
     assert path.name == "strict-angular-cem-o25-gamma3.0-r1-h3.json"
     assert read_json(path)["config"]["plan"]["gamma"] == 3.0
 
 
 def test_searches_scored_together_are_what_each_is_alone(a_run: Path):
     plans = [None, Plan(candidates=16, elites=4, iterations=2, replan=1)]
-    alone = [read_json(score(a_run, plan=plan)) for plan in plans]
-    together = [read_json(path) for path in score_each(a_run, plans)]
+    alone = [read_json(score(a_run, plans=[plan])[0]) for plan in plans]
+    together = [read_json(path) for path in score(a_run, plans=plans)]
     for one, other in zip(alone, together, strict=True):
         for key in ("tasks", "floors", "rollouts", "num_plans", "config", "tasks_hash"):
             assert one[key] == other[key], key
@@ -206,19 +206,19 @@ def test_searches_scored_together_are_what_each_is_alone(a_run: Path):
 
 
 def test_the_score_of_another_checkpoint_stands_beside_that_of_the_latest(a_run: Path):
-    latest = score(a_run)
+    [latest] = score(a_run)
     name = find_checkpoint(a_run).resolve().name
-    named = score(a_run, checkpoint=name)
+    [named] = score(a_run, checkpoint=name)
     assert named.name == f"{latest.stem}-{name}.json"
     assert read_json(named)["tasks"] == read_json(latest)["tasks"]
 
 
 def test_an_evaluation_pack_scores_like_its_dataset(a_run: Path, tiny_data: Path, tmp_path: Path):
-    whole = read_json(score(a_run))
+    whole = read_json(score(a_run)[0])
     with Episodes.open(tiny_data) as data:
         starts = [(task["episode"], task["start"]) for task in whole["tasks"]]
         pack = write_pack(data, starts, tmp_path / "pack", offset=25)
-    found = read_json(score(a_run, data_path=pack))
+    found = read_json(score(a_run, data_path=pack)[0])
     assert found["data"]["pack"]
     assert found["tasks"] == whole["tasks"]
     assert found["tasks_hash"] == whole["tasks_hash"]

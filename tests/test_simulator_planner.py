@@ -150,7 +150,7 @@ def test_a_search_that_needs_gradients_is_refused(tiny_data: Path):
 
 def test_it_stands_beside_a_models_score(a_run: Path, tiny_data: Path, sdjepa, tmp_path: Path):
     """On the tasks of the model's own list: paired by compare, a line in the ledger."""
-    model = score(a_run)
+    [model] = score(a_run)
     out = tmp_path / "ceiling.json"
     (listed,) = (a_run / "tasks").glob("*.json")
     search = [f"--set=plan.{key}={getattr(SEARCH, key)}" for key in ("candidates", "elites")]

@@ -37,7 +37,7 @@ def demo(
             with bar("2 train") as progress:
                 train(run, resume=True, progress=progress)
         with bar("3 score") as progress:
-            scored = read_json(score(out, progress=progress))
+            scored = read_json(score(out, progress=progress)[0])
         low, high = scored["wilson95"]
         say(
             f"planner {scored['success_rate']:.0f} % of {scored['num_tasks']} held-out tasks "

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 @app.command(rich_help_panel=STAGES)
 def score(
     run: RunPath,
-    protocol: Annotated[str | None, typer.Option(help="`lewm` or `strict` (held out).")] = None,
+    protocol: Annotated[
+        str | None, typer.Option(help="lewm, strict (held out) or choose (validation).")
+    ] = None,
     cost: Annotated[str | None, typer.Option(help="content, full, angular or progress.")] = None,
     gamma: Annotated[float | None, typer.Option(help="Weight of the angle.")] = None,
     delta: Annotated[float | None, typer.Option(help="Weight of the radius.")] = None,
@@ -47,7 +49,7 @@ def score(
     """
     from sdjepa.data.episodes import Episodes
     from sdjepa.score import SWEEP_OFFSETS, check_room
-    from sdjepa.scoring.trained import score_each
+    from sdjepa.scoring.trained import score as work
     from sdjepa.train.checkpoint import load_config
     from sdjepa.train.loop import pick_device
 
@@ -70,17 +72,15 @@ def score(
     paths = []
     for settings, plans in _by_tasks(configs):
         with bar(f"planning, {settings.offset} ahead") as progress:
-            found = list(
-                score_each(
-                    run,
-                    plans,
-                    settings=settings,
-                    data_path=data,
-                    manifest=manifest,
-                    checkpoint=checkpoint,
-                    device=str(pick_device(device)),
-                    progress=progress,
-                )
+            found = work(
+                run,
+                plans=plans,
+                settings=settings,
+                data_path=data,
+                manifest=manifest,
+                checkpoint=checkpoint,
+                device=str(pick_device(device)),
+                progress=progress,
             )
         for path in found:
             _show_score(path)

@@ -1,7 +1,7 @@
 """A run in, score files out: what its model achieves under the protocol of `score.py`."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,44 +26,20 @@ from sdjepa.train.checkpoint import Checkpoint, load_checkpoint
 def score(
     path: Path,
     *,
+    plans: Sequence[Plan | None] = (None,),  # None: the run's own
     settings: Score | None = None,
-    plan: Plan | None = None,
     data_path: Path | None = None,
     manifest: Path | None = None,
     checkpoint: str = "latest",
     device: str = "cpu",
     progress: Progress = silent,
-) -> Path:
-    """Score a run; writes RUN/scores/<protocol>-<cost>-<solver>-o<offset>.json and returns it.
+) -> list[Path]:
+    """Score a run by each of the searches; simulators and floors serve them all.
 
-    Another search than the run's own is in the name too, and another checkpoint than the latest,
-    so that scores stand side by side.
+    Writes RUN/scores/<protocol>-<cost>-<solver>-o<offset>.json for each and returns them. Another
+    search than the run's own is in the name too, and another checkpoint than the latest, so that
+    scores stand side by side.
     """
-    (found,) = score_each(
-        path,
-        [plan],
-        settings=settings,
-        data_path=data_path,
-        manifest=manifest,
-        checkpoint=checkpoint,
-        device=device,
-        progress=progress,
-    )
-    return found
-
-
-def score_each(
-    path: Path,
-    plans: Sequence[Plan | None],  # None: the run's own
-    *,
-    settings: Score | None = None,
-    data_path: Path | None = None,
-    manifest: Path | None = None,
-    checkpoint: str = "latest",
-    device: str = "cpu",
-    progress: Progress = silent,
-) -> Iterator[Path]:
-    """As `score`, for several searches on the same tasks: simulators and floors serve them all."""
     began = time.monotonic()
     loaded = load_checkpoint(path, checkpoint, device=device)
     settings = settings or loaded.config.score
@@ -75,14 +51,16 @@ def score_each(
         floors = run_floors(scenes, data, tasks, stats=loaded.stats, settings=settings)
         chosen.write(path / "tasks" / f"{settings.protocol}-o{settings.offset}-{chosen.hash}.json")
         stage = _Stage(loaded, data, chosen, settings, goals, scenes, floors)
+        written = []
         for plan in plans:
             plan = plan or loaded.config.plan
             result = _played(stage, plan, began=began, progress=progress)
             name = f"{settings.protocol}-{plan.cost}-{plan.solver}-o{settings.offset}"
             name += _search(plan, own=loaded.config.plan)
             name += "" if checkpoint == "latest" else f"-{loaded.path.name}"
-            yield write_json(path / "scores" / f"{name}.json", result)
+            written.append(write_json(path / "scores" / f"{name}.json", result))
             began = time.monotonic()
+    return written
 
 
 @dataclass(frozen=True)
