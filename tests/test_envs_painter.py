@@ -45,14 +45,19 @@ def test_frames_of_two_episodes_are_mujocos_byte_for_byte(env):
     theirs.close()
 
 
-def test_scenes_sifted_together_are_mujocos_byte_for_byte():
-    """By ways that a processor which draws does not take by itself."""
+def every_way_and_none(*, seed: int) -> tuple[Any, Any, painter.Painter, painter.Painter]:
+    """An episode, and two to draw it: by all ways of ours, and as MuJoCo does."""
     env: Any = base.make(MESHED)
     ours = painter.Painter(env.subject()[0], size=SIZE, shadow=0, ways=gl_calls.WAYS)
     theirs = painter.Painter(env.subject()[0], size=SIZE, shadow=0, ways=())
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     env.reset(rng)
-    policy = env.policy(env.policies[0], noise=1.0, rng=rng)
+    return env, env.policy(env.policies[0], noise=1.0, rng=rng), ours, theirs
+
+
+def test_scenes_sifted_together_are_mujocos_byte_for_byte():
+    """By ways that a processor which draws does not take by itself."""
+    env, policy, ours, theirs = every_way_and_none(seed=0)
     scenes, frames = [ours.blank() for _ in range(3)], []
     for scene in scenes:
         _, data, camera = env.subject()
@@ -81,12 +86,7 @@ def test_scenes_sifted_together_are_mujocos_byte_for_byte():
 @pytest.mark.slow
 def test_an_episode_drawn_by_every_way_is_mujocos():
     """Byte for byte but for the software's own doing: see the sieve."""
-    env: Any = base.make(MESHED)
-    ours = painter.Painter(env.subject()[0], size=SIZE, shadow=0, ways=gl_calls.WAYS)
-    theirs = painter.Painter(env.subject()[0], size=SIZE, shadow=0, ways=())
-    rng = np.random.default_rng(1)
-    env.reset(rng)
-    policy = env.policy(env.policies[0], noise=1.0, rng=rng)
+    env, policy, ours, theirs = every_way_and_none(seed=1)
     differing = 0
     for _ in range(24):
         _, data, camera = env.subject()
