@@ -147,6 +147,26 @@ def test_a_search_with_correlated_noise_reaches_far_straight_pushes():
     assert least(0.9) < 20.0
 
 
+def test_correlated_candidates_are_the_share_that_was_asked_for():
+    def first_round(correlated: float) -> Tensor:
+        seen = []
+
+        def cost(x: Tensor) -> Tensor:
+            seen.append(x[0])
+            return x.square().sum((-2, -1))
+
+        settings = Settings(
+            candidates=40, elites=4, iterations=1, correlation=0.8, correlated=correlated
+        )
+        solvers.cem(Problem(cost, [stream(0)], torch.zeros(1, 5, 10), 2), settings)
+        return seen[0]
+
+    white, half, all_of_them = first_round(0.0), first_round(0.5), first_round(1.0)
+    assert_close(half[:20], white[:20])
+    assert_close(half[20:], all_of_them[20:])
+    assert not torch.allclose(white[1:], all_of_them[1:])
+
+
 def test_a_time_budget_decides_the_number_of_rounds(monkeypatch: pytest.MonkeyPatch):
     ticks = itertools.count()
     monkeypatch.setattr(solvers.time, "monotonic", lambda: float(next(ticks)))

@@ -172,6 +172,7 @@ class Plan(Section):
     initial_std: float = Field(default=1.0, gt=0)  # in normalised action space
     # cem, mppi: of a candidate's noise from one action to the next; recorded actions have some
     correlation: float = Field(default=0.0, ge=0, lt=1)
+    correlated: float = Field(default=1.0, ge=0, le=1)  # share of candidates it holds for
     colour: float = Field(default=2.0, ge=0)  # icem: exponent of the noise's spectrum; 0 = white
     keep: float = Field(default=0.3, ge=0, le=1)  # icem: share of elites carried to the next round
     decay: float = Field(default=1.25, ge=1)  # icem: candidates shrink by this every round

@@ -79,6 +79,7 @@ _NEW = {
     "objectives.triplet_other_share",
     "plan.seconds",
     "plan.correlation",
+    "plan.correlated",
     "plan.colour",
     "plan.keep",
     "plan.decay",

@@ -170,6 +170,7 @@ def said_search(plan: dict[str, Any]) -> str:
         "bounds",
         "effort",
         "correlation",
+        "correlated",
         "initial_std",
         "precision",
     ):

@@ -62,7 +62,7 @@ class Problem:
     ) -> Float[Tensor, "tasks candidates horizon block"]:
         """Noise mixed over time, each action from those of the whole horizon."""
         # Neighbours in time are correlated: a straight push, not a shiver that averages to nothing.
-        steps = noise.reshape(*noise.shape[:2], -1, self.action_dim)
+        steps = noise.reshape(*noise.shape[:2], len(by), self.action_dim)
         return torch.einsum("ts,ncsa->ncta", by, steps).reshape(noise.shape)
 
 
@@ -138,11 +138,13 @@ def _refine(problem: Problem, settings: Settings, improve: Step) -> Plan:
     std = torch.full_like(mean, settings.initial_std)
     drawn = problem.noise(settings.candidates)
     steps = mean.shape[1] * mean.shape[2] // problem.action_dim
-    by = _correlating(steps, settings.correlation).to(mean) if settings.correlation else None
+    by = _correlating(steps, settings.correlation).to(mean)
+    white = settings.candidates - round(settings.correlated * settings.candidates)
     trace = []
     for _ in rounds(settings, problem):
         noise = next(drawn)
-        noise = noise if by is None else problem.filtered(noise, by)
+        if settings.correlation:
+            noise = torch.cat([noise[:, :white], problem.filtered(noise[:, white:], by)], dim=1)
         mean, std, best = improve(mean, std, noise)
         trace.append(best.clone())  # a replayed round reuses its memory
     return Plan(actions=mean.clone(), best_cost=torch.stack(trace, dim=1))
