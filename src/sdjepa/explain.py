@@ -77,6 +77,7 @@ _NEW = {
     "objectives.rollout_blocks",
     "objectives.progress_head_weight",
     "objectives.triplet_other_share",
+    "plan.pull",
     "plan.seconds",
     "plan.correlation",
     "plan.correlated",

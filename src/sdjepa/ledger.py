@@ -164,6 +164,7 @@ def said_search(plan: dict[str, Any]) -> str:
     said += f", history {plan.get('history', 1)}"
     own = Plan()
     for key in (
+        "pull",
         "horizon",
         "when",
         "ahead",

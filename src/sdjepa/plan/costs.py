@@ -1,7 +1,7 @@
 """How far predicted latents are from the goal: pure functions, one number per candidate.
 
     content   squared distance of the content parts (the paper's choice when there is a split)
-    full      squared distance of whole latents (LeWM)
+    full      squared distance of whole latents (LeWM); `pull` weighs the progress part in it
     progress  squared distance of the progress parts (the paper's negative control)
     angular   content + gamma (1 - cos of the angle between) + delta (difference of radii)^2
 
@@ -25,7 +25,7 @@ def distance(
     content = (predicted.content - goal.content).square().sum(-1)
     progress = (predicted.progress - goal.progress).square().sum(-1)
     if settings.cost == "full":
-        return content + progress
+        return content + settings.pull * progress
     if settings.cost == "progress":
         return progress
     if settings.cost == "content":
