@@ -1,4 +1,4 @@
-"""What the sieve drops holds no sample, and what it keeps is in order."""
+"""What is dropped could not be seen: no sample in it, or something nearer all over it."""
 
 import ctypes
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sdjepa.envs import base, gl, gl_calls, sieve
+from sdjepa.envs import base, gl, gl_calls, lit, sieve
 
 SAMPLES = np.array([[0.375, 0.125], [0.875, 0.375], [0.125, 0.625], [0.625, 0.875]])
 SIDE = 16
@@ -24,8 +24,6 @@ def context():
 
 def kept(triangles: np.ndarray) -> np.ndarray:
     """The numbers of the triangles that are kept, corners given in pixels."""
-    from OpenGL import GL
-
     places = np.concatenate([triangles, np.zeros((*triangles.shape[:2], 1))], axis=-1)
     made = sieve.Seen(
         [places.reshape(-1, 3)],
@@ -41,14 +39,21 @@ def kept(triangles: np.ndarray) -> np.ndarray:
     made.sift(np.stack([flat[None], beside[None]]))
     counts = made.counts(2)[:, 0]
     assert counts[1] == 0  # nothing is left beside the picture
-    found = np.empty(3 * counts[0], dtype=np.uint32)
-    GL.glBindBuffer(GL.GL_SHADER_STORAGE_BUFFER, made._buffers[4])
+    found = corners_kept(made, counts[0])
+    made.close()
+    return found
+
+
+def corners_kept(made: sieve.Sieve, count: int) -> np.ndarray:
+    """Numbers of triangles whose corners are three of their own, counted up."""
+    from OpenGL import GL
     from OpenGL.raw.GL.VERSION.GL_1_5 import glGetBufferSubData
 
-    glGetBufferSubData(
-        GL.GL_SHADER_STORAGE_BUFFER, 0, found.nbytes, ctypes.c_void_p(found.ctypes.data)
-    )
-    made.close()
+    found = np.empty(3 * count, dtype=np.uint32)
+    kind = GL.GL_SHADER_STORAGE_BUFFER
+    GL.glBindBuffer(kind, made._buffers[4])
+    glGetBufferSubData(kind, 0, found.nbytes, ctypes.c_void_p(found.ctypes.data))
+    GL.glBindBuffer(kind, 0)
     assert np.array_equal(found, (3 * (found[::3, None] // 3) + np.arange(3)).reshape(-1))
     return found[::3] // 3
 
@@ -88,3 +93,74 @@ def test_a_triangle_that_holds_a_sample_is_kept_and_most_others_are_not(context,
 def test_backs_are_dropped(context):
     front = np.array([[2.0, 2], [9, 2], [2, 9]])
     assert kept(np.stack([front, front[::-1]])).tolist() == [0]
+
+
+MAP = (40, 24, 440, 344)  # a box of a map, neither square nor at its corner
+
+
+def lit_of(triangles: np.ndarray) -> np.ndarray:
+    """Those the light reaches, in order; corners given in texels and depths, larger is nearer."""
+    made = lit.Lit(
+        [triangles.reshape(-1, 3)],
+        [np.arange(3 * len(triangles)).reshape(-1, 3)],
+        geoms=[0],
+        texels=1.0,
+    )
+    made.sift(np.eye(3, 4)[None, None], [MAP])
+    found = np.sort(corners_kept(made, made.counts(1)[0, 0]))
+    made.close()
+    return found
+
+
+def covers(triangle: np.ndarray, margin: float) -> bool:
+    """Whether a texel of the box lies in a triangle, or within about `margin` of it, in 64 bits."""
+    left, low, right, high = MAP
+    first = np.maximum(np.floor(triangle.min(0) - 1), [left, low]).astype(int)
+    last = np.minimum(np.ceil(triangle.max(0) + 1), [right, high]).astype(int)
+    texels = np.stack(
+        np.meshgrid(*(np.arange(a, b) + 0.5 for a, b in zip(first, last, strict=True))), -1
+    ).reshape(-1, 2)
+    steps = np.roll(triangle, -1, axis=0) - triangle
+    around = steps[0, 0] * steps[1, 1] - steps[0, 1] * steps[1, 0]
+    inside = np.ones(len(texels), dtype=bool)
+    for corner, step in zip(triangle, steps, strict=True):
+        side = step[0] * (texels[:, 1] - corner[1]) - step[1] * (texels[:, 0] - corner[0])
+        room = margin * np.abs(step).sum()
+        inside &= (side >= min(0, around) - room) & (side <= max(0, around) + room)
+    return bool(inside.any())
+
+
+@pytest.mark.parametrize("length", [3.0, 20.0, 60.0, 300.0])
+def test_whatever_covers_a_texel_stays_where_nothing_is_noted(context, length):
+    """Slivers too, along and across lines, whose texels are found line by line."""
+    rng = np.random.default_rng(0)
+    count = 400
+    angle = rng.choice([0, np.pi / 2, 1.0], count) + rng.choice([0, 1e-5, 1e-2, 2], count)
+    along = length * np.stack([np.cos(angle), np.sin(angle)], axis=-1)
+    middle = rng.uniform(MAP[:2], MAP[2:], (count, 2))
+    third = middle + rng.uniform(-0.5, 0.5, (count, 1)) * along
+    third += rng.choice([1e-3, 0.3, 0.5 * length], (count, 1)) * rng.uniform(-1, 1, (count, 2))
+    flat = np.stack([middle - along / 2, middle + along / 2, third], axis=1).astype(np.float32)
+    one, two = flat[:, 1] - flat[:, 0], flat[:, 2] - flat[:, 0]
+    fronts = one[:, 0] * two[:, 1] > one[:, 1] * two[:, 0]
+    flat[fronts] = flat[fronts][:, ::-1]  # of which none is noted
+    triangles = np.concatenate([flat, np.full((count, 3, 1), 0.5)], axis=-1)
+    found = np.isin(np.arange(count), lit_of(triangles))
+    exact = flat.astype(np.float64)
+    sure = np.array([covers(each, 0.0) for each in exact])
+    perhaps = np.array([covers(each, 1 / 32) for each in exact])
+    assert sure.sum() > 50
+    assert not (sure & ~found).any()
+    assert not (found & ~perhaps).any()
+
+
+def test_what_lies_behind_goes_unless_it_reaches_out_or_comes_near(context):
+    front = np.array([[100.0, 100, 0.6], [300, 100, 0.6], [100, 300, 0.6]])
+    behind = np.array([[130.0, 130, 0.3], [150, 130, 0.3], [130, 150, 0.3]])
+    before = behind + np.array([0, 0, 0.5])
+    beside = behind - [40, 0, 0]  # by an edge
+    through = behind + np.array([[0, 0, 0], [0, 0, 0.4], [0, 0, 0]])
+    steep = np.array([[150.0, 150, 0.1], [170, 150, 0.5], [150, 170, 0.3]])
+    away = np.stack([behind, before, beside, through, steep])[:, ::-1]
+    assert lit_of(np.concatenate([front[None], away])).tolist() == [0, 2, 3, 4]
+    assert lit_of(np.concatenate([away, front[None, ::-1]])).tolist() == list(range(6))

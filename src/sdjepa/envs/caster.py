@@ -172,6 +172,7 @@ class Caster:
             [self.shapes.meshes[name][0] for name in names],
             [self.shapes.meshes[name][1] for name in names],
             geoms=[names.index(geom.dataid) for geom in geoms.values()],
+            texels=half / self._context.shadowClip,
         )
         self._meshed = {number: place for place, number in enumerate(geoms)}
 

@@ -2,40 +2,44 @@
 
 What a shadow map costs is filling it: three layers of a finely made arm, inner parts and undersides
 that lie behind others and leave no mark. The GPU leaves them out before they are drawn, for several
-frames at once, in two steps. First every triangle that is sure to cover a texel notes there how far
-it is at most. Then a triangle stays if it may cover a texel and may be nearer there than anything
-noted. "Sure" and "may" are apart by more than OpenGL rounds corners and depths by, and by more than
-it moves a slanted triangle away from the light; a texel on an edge is covered by one of the two
-triangles that share it, so the farther counts. Whatever covers the texel that a note is about is
-itself as near as the note says and stays: each texel's nearest is drawn, and the map is the one
-that all triangles make. Their order is not kept.
+frames at once, in two steps. First every triangle that faces the light and is sure to cover a
+texel notes there how far it is at most. Then a triangle stays if it may cover a texel and may be
+nearer there than anything noted. "Sure" and "may" are apart by more than OpenGL rounds corners and
+depths by, and by more than it moves a slanted triangle away from the light; a texel so close to an
+edge has no note. Whatever made a note is itself as near as the note says and stays: each texel's
+nearest is drawn, and the map is the one that all triangles make. Their order is not kept.
+
+A triangle's texels are looked at line by line, each from where it enters the triangle: boxes around
+slivers, which caps of cylinders are made of, hold twelve times as many. Long triangles are shared
+out among threads, or all others would wait for them.
 """
 
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from jaxtyping import Float, Int, UInt32
+from jaxtyping import Float, Int
 
 from sdjepa.envs.shadow import Box, area
 from sdjepa.envs.sieve import Sieve
 
 ROOM = 1 << 24  # texels noted at a time: all of the largest map, or several scenes' boxes
-GROUP = 256  # triangles that share a list of large ones
+THREADS = 128  # of a group
+# Texels up to which a triangle's longest side is one thread's work, that of 2**3, and of 2**5.
+SHARED_OUT = ((24.0, 0), (96.0, 3), (np.inf, 5))
 MOST_SLOPES, MOST_STEPS = 1.5, 16  # triangles are moved by no more than these, of their depths
 PROGRAM = """
 #version 430
-layout(local_size_x = 256) in;
+layout(local_size_x = 128) in;
 layout(std430, binding = 0) readonly buffer Places { float places[]; };
 layout(std430, binding = 1) readonly buffer Corners { uint corners[]; };
-// Across each edge of a triangle, the corner of the one that shares it; the largest number: none.
-layout(std430, binding = 10) readonly buffer Across { uint across[]; };
 // First triangle, number of triangles, first place in the result, first vertex.
 layout(std430, binding = 2) readonly buffer Geoms { uvec4 geoms[]; };
 layout(std430, binding = 3) readonly buffer Matrices { vec4 matrices[]; };
 layout(std430, binding = 4) writeonly buffer Kept { uint kept[]; };
 layout(std430, binding = 5) buffer Commands { uint commands[]; };
-layout(std430, binding = 6) readonly buffer Groups { uvec2 groups[]; };  // geom, first triangle
-layout(std430, binding = 7) buffer Nearest { uint nearest[]; };
+// Geom, first triangle, number of triangles, threads of each as a power of two.
+layout(std430, binding = 6) readonly buffer Groups { uvec4 groups[]; };
+layout(std430, binding = 7) NOTES buffer Nearest { uint nearest[]; };
 layout(std430, binding = 8) readonly buffer Boxes { ivec4 boxes[]; };
 layout(std430, binding = 9) readonly buffer Starts { uint starts[]; };  // of boxes in `nearest`
 uniform uint num_geoms;
@@ -43,151 +47,111 @@ uniform uint first_scene;
 uniform uint total;  // triangles of a scene
 uniform float margin;  // in texels
 const float DEEP = 2e-6, STOUT = 0.5, THIN = 0.0625, SLOPES = 1.75;
-shared vec3 listed[3 * 256];
-shared uint names[256];
-shared uint words[8];
-shared uint num_listed;
+const float WIDER = 0.0625, ROUNDED = 1e-6;  // by which lines are longer: texels, and of products
+shared uint words[4];
 shared uint start;
 uint scene;
 
-vec3 put(uint geom, uint corner, uint at) {
-    uint from = 3 * (geoms[geom].w + corner);
+vec3 put(uint geom, uint corner) {
+    uint from = 3 * (geoms[geom].w + corner), at = 3 * (scene * num_geoms + geom);
     vec4 place = vec4(places[from], places[from + 1], places[from + 2], 1);
     return vec3(dot(matrices[at], place), dot(matrices[at + 1], place),
                 dot(matrices[at + 2], place));
 }
 
-struct Plane { bool stout; bool thin; vec2 slope; float steep; };
-
-Plane plane(vec3 a, vec3 b, vec3 c) {
-    vec2 one = b.xy - a.xy, two = c.xy - b.xy;
-    float around = one.x * two.y - one.y * two.x;
-    float longest = max(length(one), max(length(two), length(a.xy - c.xy)));
-    vec2 deep = vec2(b.z - a.z, c.z - b.z), slope = vec2(0);
-    bool stout = abs(around) >= STOUT * longest;
-    if (stout)
-        slope = vec2(deep.x * two.y - deep.y * one.y, deep.y * one.x - deep.x * two.x) / around;
-    bool thin = abs(around) < THIN * longest;
-    return Plane(stout, thin, slope, abs(slope.x) + abs(slope.y));
-}
-
-// The farthest a triangle can be drawn at a texel.
-float farthest(Plane flat_, vec3 a, vec2 at) {
-    return a.z + dot(flat_.slope, at - a.xy) - SLOPES * flat_.steep - DEEP;
-}
-
-float edge(vec2 a, vec2 b, vec2 at) {
-    return (b.x - a.x) * (at.y - a.y) - (b.y - a.y) * (at.x - a.x);
-}
-
-float room(vec2 a, vec2 b) { return margin * (abs(b.x - a.x) + abs(b.y - a.y)); }
-
-// The same for a texel near the edge from `a` to `b`, which one of the two that share it covers:
-// how far the other is at most, or 0 where that is not sure. `turn` says which way both turn.
-float beyond(uint geom, uint at, vec3 a, vec3 b, vec2 texel, float turn) {
-    uint corner = across[at];
-    if (corner == 0xffffffffu) return 0.0;
-    vec3 d = put(geom, corner, 3 * (scene * num_geoms + geom));
-    Plane flat_ = plane(b, a, d);
-    bool sure = flat_.stout && turn * edge(b.xy, a.xy, d.xy) > 0.0 &&
-        turn * edge(a.xy, d.xy, texel) > room(a.xy, d.xy) &&
-        turn * edge(d.xy, b.xy, texel) > room(d.xy, b.xy);
-    return sure ? farthest(flat_, a, texel) : 0.0;
-}
-
-// Look at every `step`-th texel of a triangle; returns after noting, or when one lets it stay.
-void visit(uint geom, uint triangle, vec3 a, vec3 b, vec3 c, uint begin, uint step, uint name) {
+// Look at every `step`-th line of a triangle's texels; returns when one lets it stay.
+void visit(uint geom, uint triangle, uint begin, uint step, uint name) {
+    vec3 a = put(geom, corners[3 * triangle]), b = put(geom, corners[3 * triangle + 1]);
+    vec3 c = put(geom, corners[3 * triangle + 2]);
     ivec4 box = boxes[scene];
     vec2 low = min(a.xy, min(b.xy, c.xy)) - margin, high = max(a.xy, max(b.xy, c.xy)) + margin;
     ivec2 first = max(ivec2(ceil(low - 0.5)), box.xy);
     ivec2 last = min(ivec2(floor(high - 0.5)), box.zw - 1);
     if (any(greaterThan(first, last))) return;
-    Plane flat_ = plane(a, b, c);
-    if (NOTING && !flat_.stout) return;
-    float around = edge(a.xy, b.xy, c.xy), turn = sign(around);
+    ivec2 stride = ivec2(1, box.z - box.x);
+    // Lines cross the longer side of the box: there are more of them, for more threads, and short.
+    if (last.x - first.x > last.y - first.y) {
+        vec3 other = b;
+        a.xy = a.yx;
+        b = vec3(c.yx, c.z);  // as a mirror turns triangles around
+        c = vec3(other.yx, other.z);
+        first = first.yx;
+        last = last.yx;
+        stride = stride.yx;
+        box = box.yxwz;
+    }
+    vec3 x = vec3(a.x, b.x, c.x), y = vec3(a.y, b.y, c.y), dx = x.yzx - x, dy = y.yzx - y;
+    vec2 deep = vec2(b.z - a.z, c.z - b.z), slope = vec2(0);
+    float around = dx.x * dy.y - dy.x * dx.y;
+    float longest = sqrt(max(dx.x * dx.x + dy.x * dy.x,
+                             max(dx.y * dx.y + dy.y * dy.y, dx.z * dx.z + dy.z * dy.z)));
+    bool stout = abs(around) >= STOUT * longest, thin = abs(around) < THIN * longest;
+    if (NOTING && (!stout || around < 0.0)) return;
+    if (stout)
+        slope = vec2(deep.x * dy.y - deep.y * dy.x, deep.y * dx.x - deep.x * dx.y) / around;
+    float steep = abs(slope.x) + abs(slope.y);
     float top = max(a.z, max(b.z, c.z)), bottom = min(a.z, min(b.z, c.z));
     top += 0.05 * (top - bottom) + DEEP;
-    vec3 rooms = vec3(room(a.xy, b.xy), room(b.xy, c.xy), room(c.xy, a.xy));
-    uint wide = uint(last.x - first.x + 1), count = wide * uint(last.y - first.y + 1);
-    uint corner = starts[scene], line = uint(box.z - box.x);
-    for (uint i = begin; i < count; i += step) {
-        ivec2 texel = first + ivec2(i % wide, i / wide);
-        vec2 at = vec2(texel) + 0.5;
-        vec3 side = vec3(edge(a.xy, b.xy, at), edge(b.xy, c.xy, at), edge(c.xy, a.xy, at));
-        uint cell = corner + uint(texel.y - box.y) * line + uint(texel.x - box.x);
-        if (NOTING) {
-            side *= turn;
-            if (any(lessThan(side, vec3(0)))) continue;
-            float here = farthest(flat_, a, at);
-            bvec3 close = lessThanEqual(side, rooms);
-            if (any(close)) {
-                if (int(close.x) + int(close.y) + int(close.z) > 1) continue;
-                vec3 from = close.x ? a : close.y ? b : c, to = close.x ? b : close.y ? c : a;
-                uint which = 3 * triangle + (close.x ? 0u : close.y ? 1u : 2u);
-                here = min(here, beyond(geom, which, from, to, at, turn));
+    // It may be drawn between each edge and the corner across from it.
+    vec3 room = margin * (abs(dx) + abs(dy));
+    vec3 least = min(0.0, around) - room, most = max(0.0, around) + room;
+    // Edges that hardly cross lines say too little about where these end.
+    float rounded = ROUNDED * (high.x - low.x) * (high.y - low.y);
+    bvec3 crosses = greaterThan(abs(dy), vec3(rounded));
+    vec3 over = mix(vec3(0), 1.0 / dy, crosses);
+    vec3 wider = mix(vec3(1e9), WIDER + rounded * abs(over), crosses);
+    for (int v = first.y + int(begin); v <= last.y; v += int(step)) {
+        vec3 here = dx * (v + 0.5 - y);
+        vec3 one = x + (here - least) * over, two = x + (here - most) * over;
+        vec3 left = min(one, two) - wider, right = max(one, two) + wider;
+        int u = int(ceil(max(max(left.x, max(left.y, left.z)) - 0.5, float(first.x))));
+        int end = int(floor(min(min(right.x, min(right.y, right.z)) - 0.5, float(last.x))));
+        uint line = starts[scene] + uint((v - box.y) * stride.y);
+        for (; u <= end; u++) {
+            vec3 side = here - dy * (u + 0.5 - x);
+            uint cell = line + uint((u - box.x) * stride.x);
+            float depth = a.z + dot(slope, vec2(u, v) + 0.5 - a.xy);
+            if (NOTING) {
+                // The farthest it can be drawn where it surely is.
+                if (all(greaterThan(side, room)))
+                    atomicMax(nearest[cell],
+                              floatBitsToUint(max(depth - SLOPES * steep - DEEP, 0.0)));
+                continue;
             }
-            atomicMax(nearest[cell], floatBitsToUint(max(here, 0.0)));
-            continue;
-        }
-        // Between each edge and the corner across from it.
-        if (any(lessThan(side, min(0.0, around) - rooms))) continue;
-        if (any(greaterThan(side, max(0.0, around) + rooms))) continue;
-        float here = a.z + dot(flat_.slope, at - a.xy) + 2 * margin * flat_.steep + DEEP;
-        float mine = flat_.stout ? min(top, here) : top;
-        // The depth of a thin one may be any: it is reckoned from a corner, steeply.
-        if (flat_.thin || floatBitsToUint(max(mine, 0.0)) >= nearest[cell]) {
-            atomicOr(words[name >> 5], 1u << (name & 31u));
-            return;
+            if (any(lessThan(side, least)) || any(greaterThan(side, most))) continue;
+            float near = stout ? min(top, depth + 2 * margin * steep + DEEP) : top;
+            // The depth of a thin one may be any: it is reckoned from a corner, steeply.
+            if (thin || floatBitsToUint(max(near, 0.0)) >= nearest[cell]) {
+                atomicOr(words[name >> 5], 1u << (name & 31u));
+                return;
+            }
         }
     }
 }
 
 void main() {
     uint me = gl_LocalInvocationID.x;
-    uvec2 group = groups[gl_WorkGroupID.x];
+    uvec4 group = groups[gl_WorkGroupID.x];
     scene = first_scene + gl_WorkGroupID.y;
-    uint geom = group.x, which = scene * num_geoms + geom, number = group.y + me;
-    if (me < 8) words[me] = 0;
-    if (me == 0) num_listed = 0;
+    uint geom = group.x, which = scene * num_geoms + geom, first = geoms[geom].x + group.y;
+    if (me < 4) words[me] = 0;
     barrier();
-    uvec3 corner = uvec3(0);
-    if (number < geoms[geom].y) {
-        uint at = 3 * (geoms[geom].x + number);
-        corner = uvec3(corners[at], corners[at + 1], corners[at + 2]);
-        vec3 a = put(geom, corner.x, 3 * which), b = put(geom, corner.y, 3 * which);
-        vec3 c = put(geom, corner.z, 3 * which);
-        vec2 size = max(a.xy, max(b.xy, c.xy)) - min(a.xy, min(b.xy, c.xy));
-        if (size.x * size.y > 24.0) {
-            uint place = atomicAdd(num_listed, 1u);
-            names[place] = me;
-            listed[3 * place] = a;
-            listed[3 * place + 1] = b;
-            listed[3 * place + 2] = c;
-        } else {
-            visit(geom, geoms[geom].x + number, a, b, c, 0u, 1u, me);
-        }
-    }
-    barrier();
-    // Large ones take 32 threads each.
-    for (uint i = me >> 5; i < num_listed; i += 8)
-        visit(geom, geoms[geom].x + group.y + names[i], listed[3 * i], listed[3 * i + 1],
-              listed[3 * i + 2], me & 31u, 32u, names[i]);
+    uint name = me >> group.w, threads = 1u << group.w;
+    if (name < group.z) visit(geom, first + name, me & (threads - 1u), threads, name);
     if (NOTING) return;
     barrier();
     uint before = 0, all = 0;
-    for (uint word = 0; word < 8; word++) {
+    for (uint word = 0; word < 4; word++) {
         uint count = bitCount(words[word]);
         before += word < (me >> 5) ? count : 0;
         all += count;
     }
-    if (me == 0) start = atomicAdd(commands[5 * which], 3 * all) / 3;
+    if (me == 0 && all > 0) start = atomicAdd(commands[5 * which], 3 * all) / 3;
     barrier();
     if ((words[me >> 5] >> (me & 31u) & 1u) == 0) return;
     before += bitCount(words[me >> 5] & ((1u << (me & 31u)) - 1u));
-    uint at = 3 * (scene * total + geoms[geom].z + start + before);
-    kept[at] = corner.x;
-    kept[at + 1] = corner.y;
-    kept[at + 2] = corner.z;
+    uint from = 3 * (first + me), at = 3 * (scene * total + geoms[geom].z + start + before);
+    for (uint i = 0; i < 3; i++) kept[at + i] = corners[from + i];
 }
 """
 
@@ -201,22 +165,25 @@ class Lit(Sieve):
         triangles: Sequence[Int[np.ndarray, "triangles 3"]],
         *,
         geoms: Sequence[int],  # the mesh of each
+        texels: float,  # in a unit of length
     ) -> None:
-        super().__init__(places, triangles, geoms=geoms, num_buffers=11)
+        shifts = [_shifts(*each, texels=texels) for each in zip(places, triangles, strict=True)]
+        # The longest first, so that none of them begins when all else is done.
+        order = [np.argsort(-each, kind="stable") for each in shifts]
+        triangles = [each[by] for each, by in zip(triangles, order, strict=True)]
+        super().__init__(places, triangles, geoms=geoms, num_buffers=10)
         # Two programs: in one, what decides between them would be asked for every texel.
-        noting, keeping = ("#define NOTING true\n", "#define NOTING false\n")
         self._note, self._keep = (
-            self._program(PROGRAM.replace("layout", said + "layout", 1))
-            for said in (noting, keeping)
+            self._program(PROGRAM.replace("NOTING", said).replace("NOTES", access))
+            for said, access in (("true", ""), ("false", "readonly"))
         )
         groups = [
-            (geom, first)
-            for geom, (_, n, _, _) in enumerate(self._table)
-            for first in range(0, n, GROUP)
+            (-shift, geom, first, count)
+            for geom, mesh in enumerate(geoms)
+            for shift, first, count in _groups(np.sort(shifts[mesh])[::-1])
         ]
         self._groups = len(groups)
-        self._fill(6, np.array(groups, dtype=np.uint32))
-        self._fill(10, np.concatenate([_across(each) for each in triangles]))
+        self._fill(6, np.array([(*rest, -shift) for shift, *rest in sorted(groups)], np.uint32))
         for program in (self._note, self._keep):
             self._uniforms(
                 program, {"num_geoms": self._geoms, "total": self.total, "margin": self._margin}
@@ -264,16 +231,26 @@ class Lit(Sieve):
         gl.glMemoryBarrier(gl.GL_COMMAND_BARRIER_BIT | gl.GL_ELEMENT_ARRAY_BARRIER_BIT)
 
 
-def _across(triangles: Int[np.ndarray, "triangles 3"]) -> UInt32[np.ndarray, "triangles 3"]:
-    """For each edge, the third corner of a triangle that has it the other way round."""
-    start = triangles.astype(np.uint64)
-    end, third = np.roll(start, -1, axis=1), np.roll(start, -2, axis=1)
-    forth, back = (start << np.uint64(32)) + end, (end << np.uint64(32)) + start
-    order = np.argsort(forth, axis=None)
-    known = forth.reshape(-1)[order]
-    place = np.searchsorted(known, back).clip(max=len(known) - 1)
-    found = third.reshape(-1)[order][place]
-    return np.where(known[place] == back, found, 2**32 - 1).astype(np.uint32)
+def _shifts(
+    places: Float[np.ndarray, "vertices 3"],
+    triangles: Int[np.ndarray, "triangles 3"],
+    *,
+    texels: float,
+) -> Int[np.ndarray, "triangles"]:
+    """How many threads look at each triangle, as a power of two."""
+    corners = np.asarray(places, dtype=np.float64)[triangles]
+    longest = np.linalg.norm(np.roll(corners, -1, axis=1) - corners, axis=-1).max(1) * texels
+    most, shifts = np.array(SHARED_OUT).T
+    return shifts.astype(int)[np.searchsorted(most, longest)]
+
+
+def _groups(shifts: Int[np.ndarray, "triangles"]) -> Iterator[tuple[int, int, int]]:
+    """Threads of each, first and number of triangles that a group looks at."""
+    for shift in np.unique(shifts).tolist():
+        first, end = np.flatnonzero(shifts == shift)[[0, -1]].tolist()
+        each = THREADS >> shift
+        for start in range(first, end + 1, each):
+            yield shift, start, min(each, end + 1 - start)
 
 
 def _batches(boxes: Sequence[Box], starts: np.ndarray) -> Iterator[range]:
