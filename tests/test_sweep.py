@@ -48,6 +48,25 @@ def test_a_swept_run_is_the_run_made_alone_and_frames_are_read_once(
         assert mine == other
 
 
+def test_settings_may_vary_too(small_recipe: Path):
+    wanted = members(
+        small_recipe,
+        rungs=["A2"],
+        widths=[2],
+        seeds=[1],
+        vary=["objectives.sigreg_weight=0.09,0.01", "train.batch=4,6"],
+    )
+    found = {m.name: (m.config.objectives.sigreg_weight, m.config.train.batch) for m in wanted}
+    assert found == {
+        "A2-k2-s1-sigreg_weight0.09-batch4": (0.09, 4),
+        "A2-k2-s1-sigreg_weight0.09-batch6": (0.09, 6),
+        "A2-k2-s1-sigreg_weight0.01-batch4": (0.01, 4),
+        "A2-k2-s1-sigreg_weight0.01-batch6": (0.01, 6),
+    }
+    with pytest.raises(UserError, match="is not like objectives"):
+        members(small_recipe, rungs=["A2"], widths=[2], seeds=[1], vary=["train.batch"])
+
+
 def test_a_sweep_that_was_killed_goes_on_and_leaves_finished_runs_alone(
     small_recipe: Path, tmp_path: Path
 ):

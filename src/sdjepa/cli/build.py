@@ -123,14 +123,19 @@ def sweep(
     rungs: Annotated[str, typer.Option(help="Rungs, with commas between.")] = "A0,A2",
     k: Annotated[str, typer.Option(help="Widths of the progress part.")] = "2,8",
     seeds: Annotated[str, typer.Option(help="Seeds.")] = "3072",
+    vary: Annotated[
+        list[str], typer.Option(metavar="KEY=A,B", help="One run for each value of a setting.")
+    ] = [],  # noqa: B006
     data: DataPath = None,
     sets: Sets = [],  # noqa: B006
 ) -> None:
     """Train every combination of rungs, widths and seeds of a recipe, reading the frames once.
 
-    Stopped or killed, the same command goes on where it was. Example, six runs:
+    Stopped or killed, the same command goes on where it was. Examples, six runs and two:
 
     sdjepa sweep recipes/pusht-fast.toml --rungs A0,A2 --k 2,8 --seeds 3072,42 --out runs/pusht
+
+    sdjepa sweep R.toml --rungs A2 --k 2 --vary objectives.sigreg_weight=0.09,0.03 --out runs/x
     """
     from sdjepa.train.sweep import members
     from sdjepa.train.sweep import sweep as work
@@ -142,6 +147,7 @@ def sweep(
         widths=_numbers(k, "--k"),
         seeds=_numbers(seeds, "--seeds"),
         settings=[*flags, *sets],
+        vary=vary,
     )
     with bar("training") as progress:
         for path in work(wanted, out, progress=progress):

@@ -5,6 +5,7 @@ again and what was stopped goes on, so a sweep that was killed is continued by t
 """
 
 import gc
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,17 +35,34 @@ def members(
     widths: Sequence[int],
     seeds: Sequence[int],
     settings: Sequence[str] = (),
+    vary: Sequence[str] = (),  # KEY=VALUE,VALUE: one run for each value
 ) -> list[Member]:
     """Every combination, seed by seed; a rung without a progress part takes no width."""
     found = []
-    for seed in seeds:
-        for rung in rungs:
-            split = RUNGS.get(rung, {}).get("model.k") == "k"
-            for k in widths if split else (None,):
-                name = f"{rung}-k{k}-s{seed}" if split else f"{rung}-s{seed}"
-                sets = [*settings, f"train.seed={seed}"]
-                found.append(Member(name, complete(resolve(recipe, rung=rung, k=k, settings=sets))))
+    for seed, rung in itertools.product(seeds, rungs):
+        split = RUNGS.get(rung, {}).get("model.k") == "k"
+        for k in widths if split else (None,):
+            name = f"{rung}-k{k}-s{seed}" if split else f"{rung}-s{seed}"
+            for varied in itertools.product(*(_values(one) for one in vary)):
+                full = "-".join([name, *(_short(one) for one in varied)])
+                sets = [*settings, f"train.seed={seed}", *varied]
+                config = complete(resolve(recipe, rung=rung, k=k, settings=sets))
+                found.append(Member(full, config))
     return found
+
+
+def _values(said: str) -> list[str]:
+    """`KEY=A,B` as `KEY=A` and `KEY=B`."""
+    key, equals, values = said.partition("=")
+    if not (key and equals and values):
+        raise UserError(f"--vary {said!r} is not like objectives.sigreg_weight=0.09,0.03")
+    return [f"{key}={value}" for value in values.split(",")]
+
+
+def _short(said: str) -> str:
+    """A setting as a part of a folder's name: the last part of its key, and its value."""
+    key, _, value = said.partition("=")
+    return key.rpartition(".")[2] + value
 
 
 def sweep(wanted: Sequence[Member], out: Path, *, progress: Progress = silent) -> list[Path]:
