@@ -299,13 +299,12 @@ def test_bench_collect_cut_off_leaves_its_lines(sdjepa, monkeypatch, tmp_path):
 
     out, stops = tmp_path / "found.json", [True, False]
 
-    def together(name: str, count: int, *, turns, seconds: float) -> Iterator[tuple]:
-        yield "made", 5.0, "frames/s", {"workers": count, "seconds": seconds}
+    def collection(name: str, count: int, *, seconds: float) -> Iterator[tuple]:
+        yield "collected", 5.0, "frames/s", {"workers": count, "seconds": seconds}
         if stops.pop(0):
             raise Crash
 
-    monkeypatch.setattr(collect, "_together", together)
-    monkeypatch.setattr(collect, "_whole", lambda *given, **more: None)
+    monkeypatch.setattr(collect, "_collection", collection)
     words = ("bench", "collect", "--workers", "16", "--seconds", "1", "--envs", "tworoom")
     with pytest.raises(Crash):
         sdjepa(*words, "--out", out)

@@ -116,16 +116,16 @@ def plan(
 @bench_app.command()
 def collect(
     out: Out = None,
-    workers: Annotated[str, typer.Option(help="Numbers of processes.")] = "1,4,16",
-    seconds: Annotated[float, typer.Option(help="Length of one measurement.")] = 1.0,
+    workers: Annotated[str, typer.Option(help="Numbers of processes.")] = "1,16",
+    seconds: Annotated[float, typer.Option(help="Least time a rate is taken over.")] = 4.0,
     envs: Annotated[str, typer.Option(help="Environments; all, unless named.")] = "",
 ) -> None:
     """Where a collector's time goes, and how many frames a second workers make together.
 
-    Prints microseconds of every stage of a frame in one process, frames a second of so many
-    processes at once, then a whole collection. Where a GPU draws, also what drawing itself allows.
+    Prints microseconds of every stage of a frame in one process and, where a GPU draws, of what it
+    does for a frame; then frames a second of collections by so many processes.
 
-    Ten seconds to a minute and a half an environment, longest where a GPU draws.
+    Ten seconds to a minute an environment, longest where MuJoCo draws.
 
     sdjepa bench collect --workers 1,16 --envs tworoom --out bench-collect.json
     """

@@ -5,7 +5,6 @@ part files under OUT/.collect, each whole or absent; the main process joins them
 dataset. A killed collection is continued by the same command: parts that exist are not made again.
 """
 
-import contextlib
 import functools
 import json
 import multiprocessing
@@ -15,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +23,12 @@ import torch
 from sdjepa.config import Collect
 from sdjepa.data.card import card
 from sdjepa.data.writer import Packed, Packing, Writer, make_split
-from sdjepa.envs import gl
 from sdjepa.envs.base import Env, env_class, make, reduce
 from sdjepa.errors import UserError
 from sdjepa.runs import Progress, Run, read_json, silent, write_json
 from sdjepa.seeds import numpy_stream
 
 PARTS = ".collect"
-_DRAWING_AT_ONCE = 1  # workers; 0: all. A GPU that draws for several loses time in changing over
 _PART_ROWS = 512  # about; decides what a kill loses and how evenly workers are loaded
 
 
@@ -142,11 +138,8 @@ class _Crew:
             # threads, no GL context and no GPU.
             context = multiprocessing.get_context("forkserver")
             context.set_forkserver_preload(["sdjepa.data.collect"])
-            turn = contextlib.nullcontext()
-            if _DRAWING_AT_ONCE:
-                turn = context.Semaphore(_DRAWING_AT_ONCE)
             self._pool = ProcessPoolExecutor(
-                self._size, mp_context=context, initializer=_begin, initargs=(turn,)
+                self._size, mp_context=context, initializer=_one_thread
             )
         return self
 
@@ -171,11 +164,6 @@ class _Crew:
                 "a worker was killed, perhaps for lack of memory; run the same command again to "
                 "continue, with fewer --workers if it happens twice"
             ) from error
-
-
-def _begin(turn: AbstractContextManager[Any]) -> None:
-    gl.take_turns(turn)
-    _one_thread()
 
 
 def _one_thread() -> None:

@@ -2,18 +2,16 @@
 
 Environments of one kind share a `Painter`, one per process: their models are equal, a context costs
 up to 360 MB, and several contexts get in one another's way. A `Sheet` notes scenes while they are
-simulated, which costs no drawing, and draws them later, many together; processes that share a GPU
-take turns at that.
+simulated, which costs no drawing, and draws them later, many together. Processes that share a GPU
+do so whenever they like: taking turns leaves it idle while one of them waits for its pixels.
 """
 
 import atexit
-import contextlib
 import ctypes
 import os
 import threading
 from abc import abstractmethod
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -29,13 +27,6 @@ VARIABLE = "MUJOCO_GL"
 # By thread, kind of scene and shadow map: a context belongs to the thread that made it.
 _painters: dict[tuple[int, str, int], Painter] = {}
 _sheets: dict[tuple[int, str, int], "Sheet"] = {}
-_turn: AbstractContextManager[Any] = contextlib.nullcontext()
-
-
-def take_turns(turn: AbstractContextManager[Any]) -> None:
-    """Hold `turn`, a semaphore of several processes, whenever this one draws a sheet."""
-    global _turn
-    _turn = turn
 
 
 def choose_backend() -> str:
@@ -105,8 +96,7 @@ class Sheet:
         import cv2
 
         count, self._noted = self._noted, 0
-        with _turn:
-            sheet = self.draw(self._scenes[:count])
+        sheet = self.draw(self._scenes[:count])
         size = self.painter.size
         for number in range(count):
             row, column = divmod(number, self.SIDE)

@@ -22,7 +22,7 @@ from jaxtyping import Float, Int
 from sdjepa.envs.shadow import Box, area
 from sdjepa.envs.sieve import Sieve
 
-ROOM = 1 << 24  # texels noted at a time: all of the largest map, or several scenes' boxes
+ROOM = 1 << 25  # texels noted at a time, at most: twice the largest map, or many scenes' boxes
 THREADS = 128  # of a group
 # Texels up to which a triangle's longest side is one thread's work, that of 2**3, and of 2**5.
 SHARED_OUT = ((24.0, 0), (96.0, 3), (np.inf, 5))
@@ -39,7 +39,7 @@ layout(std430, binding = 4) writeonly buffer Kept { uint kept[]; };
 layout(std430, binding = 5) buffer Commands { uint commands[]; };
 // Geom, first triangle, number of triangles, threads of each as a power of two.
 layout(std430, binding = 6) readonly buffer Groups { uvec4 groups[]; };
-layout(std430, binding = 7) NOTES buffer Nearest { uint nearest[]; };
+layout(std430, binding = 7) buffer Nearest { uint nearest[]; };
 layout(std430, binding = 8) readonly buffer Boxes { ivec4 boxes[]; };
 layout(std430, binding = 9) readonly buffer Starts { uint starts[]; };  // of boxes in `nearest`
 uniform uint num_geoms;
@@ -167,24 +167,24 @@ class Lit(Sieve):
         geoms: Sequence[int],  # the mesh of each
         texels: float,  # in a unit of length
     ) -> None:
-        shifts = [_shifts(*each, texels=texels) for each in zip(places, triangles, strict=True)]
-        # The longest first, so that none of them begins when all else is done.
-        order = [np.argsort(-each, kind="stable") for each in shifts]
-        triangles = [each[by] for each, by in zip(triangles, order, strict=True)]
+        split = [
+            _split(_longest(each, by) * texels) for each, by in zip(places, triangles, strict=True)
+        ]
+        triangles = [each[order] for each, (order, _) in zip(triangles, split, strict=True)]
         super().__init__(places, triangles, geoms=geoms, num_buffers=10)
         # Two programs: in one, what decides between them would be asked for every texel.
-        self._note, self._keep = (
-            self._program(PROGRAM.replace("NOTING", said).replace("NOTES", access))
-            for said, access in (("true", ""), ("false", "readonly"))
-        )
-        groups = [
-            (-shift, geom, first, count)
-            for geom, mesh in enumerate(geoms)
-            for shift, first, count in _groups(np.sort(shifts[mesh])[::-1])
+        self.programs = [
+            self._program(PROGRAM.replace("NOTING", said)) for said in ("true", "false")
         ]
-        self._groups = len(groups)
-        self._fill(6, np.array([(*rest, -shift) for shift, *rest in sorted(groups)], np.uint32))
-        for program in (self._note, self._keep):
+        groups = [
+            (work, geom, *group)
+            for geom, mesh in enumerate(geoms)
+            for work, *group in split[mesh][1]
+        ]
+        groups.sort(reverse=True)  # else the GPU waits in the end for what takes longest
+        self._groups, self._noted = len(groups), 0
+        self._fill(6, np.array([group for _, *group in groups], dtype=np.uint32))
+        for program in self.programs:
             self._uniforms(
                 program, {"num_geoms": self._geoms, "total": self.total, "margin": self._margin}
             )
@@ -195,8 +195,7 @@ class Lit(Sieve):
         The box of a scene holds all of its meshes.
         """
         gl, count = self._gl, len(matrices)
-        if self._room(matrices):
-            self._fill(7, 4 * ROOM)
+        self._room(matrices)
         commands = np.zeros((count, self._geoms, 5), dtype=np.uint32)
         commands[..., 1] = 1
         out, vertex = np.array(self._table)[:, 2:].T
@@ -207,20 +206,23 @@ class Lit(Sieve):
         batches = list(_batches(boxes, starts))
         self._fill(8, np.array(boxes, dtype=np.int32))
         self._fill(9, starts)
+        areas = [max(1, sum(area([boxes[i]]) for i in batch)) for batch in batches]
+        if max(areas) > self._noted:
+            self._noted = max(areas)
+            self._fill(7, 4 * self._noted)
         self._bind_all()
-        for batch in batches:
+        for batch, used in zip(batches, areas, strict=True):
             gl.glBindBuffer(gl.GL_SHADER_STORAGE_BUFFER, self._buffers[7])
-            used = 4 * sum(area([boxes[i]]) for i in batch)
             gl.glClearBufferSubData(
                 gl.GL_SHADER_STORAGE_BUFFER,
                 gl.GL_R32UI,
                 0,
-                max(used, 4),
+                4 * used,
                 gl.GL_RED_INTEGER,
                 gl.GL_UNSIGNED_INT,
                 None,
             )
-            for program in (self._note, self._keep):
+            for program in self.programs:
                 gl.glMemoryBarrier(gl.GL_SHADER_STORAGE_BARRIER_BIT)
                 self._uniforms(program, {"first_scene": batch.start})
                 gl.glUseProgram(program)
@@ -231,26 +233,29 @@ class Lit(Sieve):
         gl.glMemoryBarrier(gl.GL_COMMAND_BARRIER_BIT | gl.GL_ELEMENT_ARRAY_BARRIER_BIT)
 
 
-def _shifts(
-    places: Float[np.ndarray, "vertices 3"],
-    triangles: Int[np.ndarray, "triangles 3"],
-    *,
-    texels: float,
-) -> Int[np.ndarray, "triangles"]:
-    """How many threads look at each triangle, as a power of two."""
+def _longest(
+    places: Float[np.ndarray, "vertices 3"], triangles: Int[np.ndarray, "triangles 3"]
+) -> Float[np.ndarray, "triangles"]:
+    """The longest side of each triangle, which no light makes longer."""
     corners = np.asarray(places, dtype=np.float64)[triangles]
-    longest = np.linalg.norm(np.roll(corners, -1, axis=1) - corners, axis=-1).max(1) * texels
-    most, shifts = np.array(SHARED_OUT).T
-    return shifts.astype(int)[np.searchsorted(most, longest)]
+    return np.linalg.norm(np.roll(corners, -1, axis=1) - corners, axis=-1).max(1)
 
 
-def _groups(shifts: Int[np.ndarray, "triangles"]) -> Iterator[tuple[int, int, int]]:
-    """Threads of each, first and number of triangles that a group looks at."""
+def _split(
+    longest: Float[np.ndarray, "triangles"],
+) -> tuple[Int[np.ndarray, "triangles"], list[tuple[float, int, int, int]]]:
+    """An order of triangles, and groups of those: work, first, number, threads of each."""
+    most, threads = np.array(SHARED_OUT).T
+    shifts = threads.astype(int)[np.searchsorted(most, longest)]
+    order = np.argsort(shifts, kind="stable")
+    longest, shifts = longest[order], shifts[order]
+    groups = []
     for shift in np.unique(shifts).tolist():
-        first, end = np.flatnonzero(shifts == shift)[[0, -1]].tolist()
-        each = THREADS >> shift
-        for start in range(first, end + 1, each):
-            yield shift, start, min(each, end + 1 - start)
+        first, end = np.searchsorted(shifts, [shift, shift + 1]).tolist()
+        for start in range(first, end, THREADS >> shift):
+            some = longest[start : min(start + (THREADS >> shift), end)]
+            groups.append((float(some.max()) / 2**shift, start, len(some), shift))
+    return order, groups
 
 
 def _batches(boxes: Sequence[Box], starts: np.ndarray) -> Iterator[range]:

@@ -174,15 +174,13 @@ class Sieve:
         gl.glBufferSubData(kind, 0, content.nbytes, content)
         gl.glBindBuffer(kind, 0)
 
-    def _room(self, matrices: Float[np.ndarray, "scenes geoms 3 4"]) -> bool:
-        """Put matrices where programs find them; says whether there are more than ever before."""
-        more = len(matrices) > self._scenes
-        if more:  # 2.3 MB a scene of our largest: none before it is needed
+    def _room(self, matrices: Float[np.ndarray, "scenes geoms 3 4"]) -> None:
+        """Put matrices where programs find them, with room for what comes of them."""
+        if len(matrices) > self._scenes:  # 2.3 MB a scene of our largest: none before it is needed
             self._scenes = len(matrices)
             for number, each in ((3, 12 * self._geoms), (4, 3 * self.total), (5, 5 * self._geoms)):
                 self._fill(number, 4 * each * self._scenes)
         self._put(3, np.ascontiguousarray(matrices, dtype=np.float32))
-        return more
 
     def _bind_all(self) -> None:
         for place, name in enumerate(self._buffers):
