@@ -21,6 +21,7 @@ from sdjepa.compass.geometry import geometry
 from sdjepa.compass.horizon import horizon
 from sdjepa.compass.probe import probe
 from sdjepa.compass.result import Diagnosis, rounded
+from sdjepa.compass.sight import sight
 from sdjepa.compass.surprise import surprise
 from sdjepa.compass.trace import EpisodeTrace, Trace
 from sdjepa.config import Config
@@ -146,6 +147,7 @@ def further(trace: Trace) -> Iterator[Diagnosis]:
 
     yield film(trace, frames, extent=(0.0, 224.0, 0.0, 224.0))
     yield horizon(trace, seed=0)
+    yield sight(trace, seed=0, pairs=4000, draws=49, swaps=49)
     yield events(trace, seed=0, draws=49, planes=9)
     yield changes(trace, seed=0, draws=49)
     yield corruption(trace, Still(), seed=0, draws=49, planes=9)

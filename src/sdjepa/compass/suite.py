@@ -31,6 +31,7 @@ from sdjepa.compass.published import published
 from sdjepa.compass.ranking import ranking
 from sdjepa.compass.reader import Reader, action_blocks, encode_rows, foresee
 from sdjepa.compass.result import Diagnosis, rounded
+from sdjepa.compass.sight import sight
 from sdjepa.compass.surprise import surprise
 from sdjepa.compass.teleport import teleport
 from sdjepa.compass.trace import EpisodeTrace, Trace, load, save
@@ -86,6 +87,7 @@ DIAGNOSTICS: dict[str, Callable[[Case], Diagnosis]] = {
     "corruption": lambda case: corruption(case.trace, case.reader, seed=case.seed),
     "changes": lambda case: changes(case.trace, seed=case.seed),
     "horizon": lambda case: horizon(case.trace, seed=case.seed),
+    "sight": lambda case: sight(case.trace, seed=case.seed),
     "ranking": lambda case: ranking(
         case.checkpoint, case.episodes, case.chosen, seed=case.seed, progress=case.progress
     ),

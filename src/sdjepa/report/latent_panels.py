@@ -168,6 +168,21 @@ def geometry(record: Record) -> Iterator[Panel]:
         )
 
 
+def sight(record: Record) -> Iterator[Panel]:
+    found = record["results"]
+    if "content" not in found:
+        return
+    beside = (record.get("against") or {}).get("results")
+    yield Panel(
+        "reach",
+        "Squared latent distance of two frames against their true distance, per part",
+        "<b>Where a cost goes blind:</b> right of its dot a part holds all frames for equally far "
+        "away, so a planner that follows it cannot tell whether it comes nearer; shaded: "
+        "80 % of pairs" + ("; dashed: content of the baseline." if beside else "."),
+        lambda: shape_figures.sight(found, beside=beside),
+    )
+
+
 def embedding(record: Record) -> Iterator[Panel]:
     found = record["results"]
     lengths = [len(points["rows"]) for points in found["points"]]

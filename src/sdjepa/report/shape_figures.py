@@ -1,4 +1,4 @@
-"""The shape of the latent: alikeness between episodes, flattened clouds, error by horizon."""
+"""The shape of the latent: alikeness between episodes, clouds, error by horizon, its sight."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -62,6 +62,34 @@ def cosines(found: Mapping[str, Any], *, rows: Sequence[int], title: str) -> Fig
     axes.axhline(0, color=MUTED, lw=0.7)
     axes.set(ylim=(-0.5, 1.05), title=title, xlabel="frame of the episode")
     axes.set_xticks(rows)
+    return figure
+
+
+@styled
+def sight(results: Mapping[str, Any], *, beside: Mapping[str, Any] | None) -> Figure:
+    """Latent distance against true distance, a dot where each curve has stopped growing."""
+    figure, axes = panel(3.5, 2.3)
+    quiet(axes)
+    x = np.asarray(results["distance"], float)
+    for name, colour in (("content", BLUE), ("progress", VERMILION)):
+        low, high = np.asarray(results[name]["band"], float).T
+        axes.fill_between(x, low, high, color=colour, alpha=0.13, lw=0)
+    axes.plot(x, np.asarray(results["truth"]["mean"], float), ":", color=MUTED, lw=1.1)
+    if beside:
+        theirs = np.asarray([beside["distance"], beside["content"]["mean"]], float)
+        axes.plot(*theirs, "--", color=BLUE, lw=1.1)
+    last = float(np.nanmax(x))
+    for name, colour, low in (("content", BLUE, 0.03), ("progress", VERMILION, 0.19)):
+        axes.plot(x, np.asarray(results[name]["mean"], float), color=colour, lw=1.6)
+        at = results[name]["reach"]
+        if at is not None:
+            axes.plot([at, at], [0, 0.9], color=colour, lw=0.8)
+            axes.plot(at, 0.9, "o", ms=6, color=colour, mec=PAPER, zorder=4)
+            side = "right" if at > 0.7 * last else "left"
+            axes.text(at, low, f" {name} {at:.3g} ", color=colour, va="bottom", ha=side)
+    axes.set(ylim=(0, 1.65), xlim=(0, last), title="squared latent distance, share of plateau")
+    axes.set_xlabel("true distance of two frames; dotted: its own square")
+    axes.yaxis.set_major_locator(MaxNLocator(4))
     return figure
 
 
