@@ -216,11 +216,13 @@ def test_full_less_content_is_the_squared_error_of_progress():
     torch.testing.assert_close(cost("progress", parts), expected)
 
 
-def test_pull_weighs_the_progress_part_of_the_full_cost():
+def test_pull_adds_the_progress_part_to_the_content_cost():
     parts = some_parts()
-    assert torch.equal(cost("full", parts, pull=0.0), cost("content", parts))
-    extra = cost("full", parts, pull=50.0) - cost("content", parts)
+    torch.testing.assert_close(cost("content", parts, pull=1.0), cost("full", parts))
+    extra = cost("content", parts, pull=50.0) - cost("content", parts)
     torch.testing.assert_close(extra, 50 * cost("progress", parts), atol=1e-3, rtol=1e-5)
+    bare = some_parts(k=0)
+    assert torch.equal(cost("content", bare, pull=50.0), cost("content", bare))
 
 
 def test_the_angular_cost_without_weights_is_the_content_cost():

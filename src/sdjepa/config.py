@@ -158,7 +158,7 @@ class Plan(Section):
     """Checkpoint to plans; changing these needs no retraining."""
 
     cost: Literal["content", "full", "angular", "progress"] = "content"
-    pull: float = Field(default=1.0, ge=0)  # weight of the progress part in the full cost
+    pull: float = Field(default=0.0, ge=0)  # weight of the progress part in the content cost
     gamma: float = Field(default=1.0, ge=0)  # weight of the angle in the angular cost
     delta: float = Field(default=0.1, ge=0)  # weight of the radius in the angular cost
     scale: Literal["ref", "normalised"] = "ref"  # ref: raw sums, in which gamma = 1 is nearly inert

@@ -1,7 +1,8 @@
 """How far predicted latents are from the goal: pure functions, one number per candidate.
 
-    content   squared distance of the content parts (the paper's choice when there is a split)
-    full      squared distance of whole latents (LeWM); `pull` weighs the progress part in it
+    content   squared distance of the content parts (the paper's choice when there is a split),
+              and, beyond the paper, `pull` times that of the progress parts
+    full      squared distance of whole latents (LeWM)
     progress  squared distance of the progress parts (the paper's negative control)
     angular   content + gamma (1 - cos of the angle between) + delta (difference of radii)^2
 
@@ -25,11 +26,11 @@ def distance(
     content = (predicted.content - goal.content).square().sum(-1)
     progress = (predicted.progress - goal.progress).square().sum(-1)
     if settings.cost == "full":
-        return content + settings.pull * progress
+        return content + progress
     if settings.cost == "progress":
         return progress
     if settings.cost == "content":
-        return content
+        return content + settings.pull * progress if settings.pull else content
     turn = 1 - (angle(predicted.progress) - angle(goal.progress)).cos()
     r, r_goal = radius(predicted.progress), radius(goal.progress)
     stretch = (r - r_goal).square()
