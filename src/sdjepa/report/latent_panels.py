@@ -176,9 +176,9 @@ def sight(record: Record) -> Iterator[Panel]:
     yield Panel(
         "reach",
         "Squared latent distance of two frames against their true distance, per part",
-        "<b>Where a cost goes blind:</b> right of its dot a part holds all frames for equally far "
-        "away, so a planner that follows it cannot tell whether it comes nearer; shaded: "
-        "80 % of pairs" + ("; dashed: content of the baseline." if beside else "."),
+        "<b>Where a cost goes blind:</b> right of its dot a part holds all frames for "
+        "about equally far away, so a planner that follows it cannot tell whether it comes "
+        "nearer; shaded: 80 % of pairs" + ("; dashed: content of the baseline." if beside else "."),
         lambda: shape_figures.sight(found, beside=beside),
     )
 
