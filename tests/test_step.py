@@ -16,7 +16,7 @@ from sdjepa.data.loader import Batch, Loader
 from sdjepa.data.patches import Reading
 from sdjepa.model.encoder import Encoder
 from sdjepa.model.world_model import build
-from sdjepa.objectives.total import losses, weights, with_sum
+from sdjepa.objectives.total import losses, weights
 from sdjepa.resolve import change, resolve
 from sdjepa.runs import Run
 from sdjepa.train.average import Average
@@ -244,37 +244,12 @@ def test_the_whole_forward_pass_is_one_graph_and_computes_what_eager_does(sets: 
     batch = Batch(**random_batch(8))
     drawn = numbers(config, batch, step=0)
     terms, (latents, *_) = traced(_tensors(batch), drawn)
-    terms = with_sum(terms, weights(config.objectives))
-    expected = losses(look(model, config, batch, drawn=drawn))
+    expected = losses(look(model, config, batch, drawn=drawn), active=weights(config.objectives))
     assert terms.keys() == expected.keys()
     for name, term in expected.items():
         assert_close(terms[name], term, atol=1e-3, rtol=1e-2)
     terms["loss"].backward()
     assert latents.shape == (8, 4, config.model.latent)
-
-
-def test_other_weights_of_the_terms_are_no_other_graph_to_compile():
-    def graph(weight: float) -> str:
-        config = small_config(resolve(k=2, settings=[f"objectives.sigreg_weight={weight}"]))
-        model = build(config.model, seed=0).train()
-        recorded = Recorded(
-            model, config, optimizer=make_optimizer(model, config.train), average=None
-        )
-        found = []
-
-        def keep(module: torch.fx.GraphModule, _: list[Tensor]) -> Callable:
-            found.append(module.code)
-            return module.forward
-
-        torch.compiler.reset()
-        traced: Callable = torch.compile(
-            recorded._forward._torchdynamo_orig_callable, fullgraph=True, backend=keep
-        )
-        batch = Batch(**random_batch(8))
-        traced(_tensors(batch), numbers(config, batch, step=0))
-        return found[0]
-
-    assert graph(0.09) == graph(0.01)
 
 
 def test_random_numbers_of_a_step_do_not_depend_on_what_was_drawn_before():

@@ -5,7 +5,7 @@ To add one: its pure function and its line in TERMS in the file of its idea, and
 configuration.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import torch
 from jaxtyping import Float, Int, UInt8
@@ -85,23 +85,14 @@ def _imagined(
     return torch.cat([first, later.float()], dim=1)
 
 
-def losses(scene: Scene) -> dict[str, Float[Tensor, ""]]:
-    """Each active term, unweighted, and `loss`, their weighted sum."""
-    active = weights(scene.settings)
-    return with_sum(each(scene, active), active)
-
-
-def each(scene: Scene, names: Iterable[str]) -> dict[str, Float[Tensor, ""]]:
-    """The terms of these names, unweighted."""
-    return {name: TERMS[name](scene) for name in names}
-
-
-def with_sum(
-    terms: Mapping[str, Float[Tensor, ""]], active: Mapping[str, float]
+def losses(
+    scene: Scene, *, active: Mapping[str, float] | None = None
 ) -> dict[str, Float[Tensor, ""]]:
-    """The terms and `loss`, their weighted sum."""
-    loss = torch.stack([active[name] * term for name, term in terms.items()]).sum()
-    return {**terms, "loss": loss}
+    """Each active term, unweighted, and `loss`, their weighted sum."""
+    active = weights(scene.settings) if active is None else active
+    terms = {name: TERMS[name](scene) for name in active}
+    terms["loss"] = torch.stack([active[name] * term for name, term in terms.items()]).sum()
+    return terms
 
 
 def draws(

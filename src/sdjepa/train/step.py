@@ -20,7 +20,7 @@ from sdjepa.data.loader import Batch
 from sdjepa.errors import UserError
 from sdjepa.model.world_model import WorldModel
 from sdjepa.objectives.scene import Scene
-from sdjepa.objectives.total import draws, each, extent, losses, observe, weights, with_sum
+from sdjepa.objectives.total import draws, extent, losses, observe, weights
 from sdjepa.seeds import derive
 from sdjepa.train.average import Average
 
@@ -173,13 +173,11 @@ class Recorded(_Way):
         average: Average | None,
     ) -> None:
         super().__init__(model, config, optimizer=optimizer, average=average)
-        self._weights = weights(config.objectives)
-        names = tuple(self._weights)
+        active = weights(config.objectives)
 
-        # Terms leave without their weights: other weights need no other compilation.
         def forward(batch: tuple[Tensor, ...], drawn: Drawn) -> tuple[Terms, Seen]:
             scene = look(model, config, Batch(*batch), drawn=drawn)
-            return each(scene, names), (scene.latents, scene.predicted, scene.imagined)
+            return losses(scene, active=active), (scene.latents, scene.predicted, scene.imagined)
 
         # fallback_random: dropout draws the numbers it would draw eagerly.
         self._forward = torch.compile(
@@ -239,7 +237,6 @@ class Recorded(_Way):
 
     def _take(self) -> tuple[Terms, Seen]:
         terms, seen = self._forward(self._batch, self._drawn)
-        terms = with_sum(terms, self._weights)
         norm = self._descend(terms["loss"])
         detached = {name: term.detach() for name, term in terms.items()}
         latents, predicted, imagined = seen
