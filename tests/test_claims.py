@@ -160,8 +160,9 @@ def test_a_run_kept_twice_is_one_seed(tmp_path):
     assert (found.ours.seeds, found.runs) == (1, ("again",))
 
 
-def test_another_search_or_size_bears_on_nothing(tmp_path):
-    plant(tmp_path, "A2", solved(50, 49), protocol="lewm", settings=("plan.replan=1",))
+@pytest.mark.parametrize("other", ["plan.replan=1", "plan.pull=100", "plan.correlation=0.5"])
+def test_another_search_or_size_bears_on_nothing(tmp_path, other):
+    plant(tmp_path, "A2", solved(50, 49), protocol="lewm", settings=(other,))
     assert "not under the published search" in verdict(tmp_path, "success-best-k").why
     small = ("model.image_size=112",)
     plant(tmp_path, "A2", solved(50, 49), protocol="lewm", settings=small, name="small", seed=1)

@@ -176,7 +176,8 @@ def said_search(plan: dict[str, Any]) -> str:
         "precision",
     ):
         value = plan.get(key, getattr(own, key))  # a score from before there was such a key
-        if value != getattr(own, key):
+        counts = key != "pull" or plan["cost"] == "content"
+        if counts and value != getattr(own, key):
             said += f", {key} {value}"
     return said
 

@@ -27,8 +27,8 @@ from sdjepa.runs import read_json
 OWN = Plan()
 TRAINING = ("data", "model", "objectives", "train")
 GOVERNED = {key for preset in RUNGS.values() for key in preset}
-SEARCH = ("solver", "candidates", "elites", "iterations", "seconds", "horizon", "replan", "history")
-SEARCH += ("when", "ahead", "bounds", "effort", "warm_start")
+# All that may change which plan is found, so that a new setting is never overlooked.
+SEARCH = [n for n in Plan.model_fields if n not in {"cost", "seed", "batch", "precision", "engine"}]
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ def _values(said: str) -> list[str]:
 def _short(said: str) -> str:
     """A setting as a part of a folder's name: the last part of its key, and its value."""
     key, _, value = said.partition("=")
-    return key.rpartition(".")[2] + value
+    return key.rpartition(".")[2] + value.replace("/", "_")
 
 
 def sweep(wanted: Sequence[Member], out: Path, *, progress: Progress = silent) -> list[Path]:
