@@ -32,8 +32,17 @@ def test_a_kept_run_is_still_a_run_and_its_line_says_what_its_files_say(
     assert f"{scored['success_rate']:.1f} ({low:.1f} to {high:.1f})" in text
     assert "| [run](run) | tworoom | A2, 2, 3072 |" in text
     assert (kept / "data" / "card.md").exists()
-    # The kept weights plan as they are, and the table does not depend on when it is written.
-    score(kept)
+    # The kept weights plan as they are, without the dataset on the same tasks, and the table does
+    # not depend on when it is written.
+    for file in (kept / "config.toml", kept / "checkpoints/latest/config.json"):
+        text = file.read_text()
+        lost = text.replace(Run.open(a_run).config.data.path, str(tmp_path / "gone"))
+        assert lost != text
+        file.write_text(lost)
+    again = json.loads(score(kept)[0].read_text())
+    assert again["data"]["pack"]
+    places = [(task["episode"], task["start"]) for task in scored["tasks"]]
+    assert [(task["episode"], task["start"]) for task in again["tasks"]] == places
     assert table(folder).read_text().count("| run | strict |") == 1
 
 

@@ -3,6 +3,7 @@
     FOLDER/README.md             the table, written anew from the files below
     FOLDER/NAME/                 a run: settings, metrics, scores without films, compass, data card
     FOLDER/NAME/checkpoints/     only if asked for: the latest weights in bf16
+    FOLDER/NAME/pack/            with them: held-out tasks to try them on without the dataset
 
 What is kept is still a run: `score`, `compass`, `report` and `watch` take it where its weights are.
 """
@@ -46,6 +47,7 @@ def keep(run: Run, folder: Path, *, name: str | None = None, weights: bool = Fal
                 break
     if weights:
         _keep_weights(run, out)
+        _keep_tasks(run, out)
     return out
 
 
@@ -68,6 +70,25 @@ def _keep_weights(run: Run, out: Path) -> None:
     temporary = kept / ".model.partial"
     save_file(half, temporary)
     temporary.replace(kept / "model.safetensors")
+
+
+def _keep_tasks(run: Run, out: Path) -> None:
+    """Tasks of the strict protocol, from the dataset or, if that is gone, as kept before."""
+    from sdjepa.data.episodes import Episodes
+    from sdjepa.data.pack import write_pack
+    from sdjepa.score import task_list
+
+    config, kept = run.config, out / "pack"
+    if kept.exists():
+        return
+    if Path(config.data.path).exists():
+        strict = config.score.model_copy(update={"protocol": "strict"})
+        with Episodes.open(Path(config.data.path)) as data:
+            tasks = task_list(data, strict).tasks
+            starts = [(task.episode, task.start) for task in tasks]
+            write_pack(data, starts, kept, offset=strict.offset)
+    elif (run.path / "pack").exists():
+        shutil.copytree(run.path / "pack", kept)
 
 
 @dataclass(frozen=True)

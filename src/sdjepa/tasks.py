@@ -118,12 +118,13 @@ def identity(data: Episodes) -> dict[str, int | str]:
 
 
 def packed_tasks(data: Episodes, *, offset: int, count: int) -> Sequence[Task]:
-    """The tasks an evaluation pack holds."""
+    """The first tasks an evaluation pack holds."""
     held = data.info["pack"]
-    if held["offset"] != offset or len(held["starts"]) != count:
+    if held["offset"] != offset or len(held["starts"]) < count:
         size, apart = len(held["starts"]), held["offset"]
         raise UserError(
             f"{data.path} holds {size} tasks of offset {apart}, asked for {count} of offset "
             f"{offset}; say --tasks {size} --offset {apart}"
         )
-    return [Task(int(episode), int(start), offset) for episode, start in held["starts"]]
+    starts = held["starts"][:count]
+    return [Task(int(episode), int(start), offset) for episode, start in starts]

@@ -269,7 +269,7 @@ def ledger(
         list[Path], typer.Option("--add", metavar="RUN", help="Keep this run there.")
     ] = [],  # noqa: B006
     weights: Annotated[
-        bool, typer.Option("--weights", help="With its latest weights, in bf16.")
+        bool, typer.Option("--weights", help="With its latest weights, in bf16, and tasks to try.")
     ] = False,
 ) -> None:
     """Keep runs in a folder small enough to commit, and write one table of them all.

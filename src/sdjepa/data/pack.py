@@ -2,7 +2,8 @@
 
 A pack is itself a dataset, one short episode per task: rows from start to goal with every column,
 the frames of start and goal, and black frames between. It carries the action statistics of the
-dataset it was made from, so a model is scored as if the whole of it were there.
+dataset it was made from, so a model is scored as if the whole of it were there. A run that is kept
+with its weights has a pack with it, in RUN/pack.
 """
 
 from collections.abc import Sequence
@@ -14,6 +15,14 @@ from sdjepa.data.episodes import Episodes
 from sdjepa.data.writer import Writer, pack
 from sdjepa.errors import UserError
 from sdjepa.runs import Progress, silent
+
+
+def data_for(run: Path, recorded: str, *, given: Path | None) -> Path:
+    """Where a run's tasks come from: what is given, its dataset, or the pack it is kept with."""
+    kept = run / "pack"
+    if given is None and not Path(recorded).exists() and kept.exists():
+        return kept
+    return given or Path(recorded)
 
 
 def write_pack(

@@ -10,6 +10,7 @@ import numpy as np
 
 from sdjepa.config import Plan, Score
 from sdjepa.data.episodes import Episodes
+from sdjepa.data.pack import data_for
 from sdjepa.plan.agent import Planner, Receding
 from sdjepa.plan.batch import Bounds
 from sdjepa.runs import Progress, provenance, silent, write_json
@@ -43,7 +44,7 @@ def score(
     began = time.monotonic()
     loaded = load_checkpoint(path, checkpoint, device=device)
     settings = settings or loaded.config.score
-    data = Episodes.open(data_path or Path(loaded.config.data.path))
+    data = Episodes.open(data_for(path, loaded.config.data.path, given=data_path))
     chosen = task_list(data, settings, manifest=manifest)
     settings, tasks = adopt(settings, chosen), chosen.tasks
     goals = data.frames(np.array([task.rows(data)[1] for task in tasks]))

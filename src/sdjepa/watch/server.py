@@ -23,6 +23,7 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from sdjepa.data.episodes import Episodes
+from sdjepa.data.pack import data_for
 from sdjepa.errors import UserError
 from sdjepa.train.checkpoint import load_checkpoint
 from sdjepa.watch.guard import Guard, is_loopback
@@ -167,7 +168,7 @@ def watch(
         token = token or secrets.token_urlsafe(24)
     listening = _bind(host, port)
     loaded = load_checkpoint(path, checkpoint, device=device)
-    data = Episodes.open(data_path or Path(loaded.config.data.path))
+    data = Episodes.open(data_for(path, loaded.config.data.path, given=data_path))
     out = path / "watch"
 
     def build(interrupted: Callable[[], bool]) -> World:
