@@ -94,7 +94,9 @@ def test_a_pack_stands_in_for_its_dataset_when_tasks_are_placed(dataset, tmp_pat
     starts, offset = [(0, 3), (4, 0), (4, 5)], 25
     env = base.make("tworoom")
     with Episodes.open(dataset) as data:
-        pack = Episodes.open(write_pack(data, starts, tmp_path / "pack", offset=offset))
+        pack = Episodes.open(
+            write_pack(data, starts, tmp_path / "pack", offset=offset, protocol="strict")
+        )
         for number, (episode, step) in enumerate(starts):
             first = data.rows(episode).start + step
             small = pack.rows(number)
@@ -111,10 +113,10 @@ def test_a_pack_stands_in_for_its_dataset_when_tasks_are_placed(dataset, tmp_pat
         assert np.array_equal(pack.action_stats().std, data.action_stats().std)
         assert pack.episode_ids("test").tolist() == [0, 1, 2]
         with pytest.raises(UserError, match="no goal lies 25"):
-            write_pack(data, [(0, 7)], tmp_path / "other", offset=offset)
+            write_pack(data, [(0, 7)], tmp_path / "other", offset=offset, protocol="lewm")
         assert not (tmp_path / "other").exists()
         with pytest.raises(UserError, match="a pack already"):
-            write_pack(pack, [(0, 0)], tmp_path / "other", offset=2)
+            write_pack(pack, [(0, 0)], tmp_path / "other", offset=2, protocol="lewm")
 
 
 # --- LeRobot ---

@@ -39,7 +39,9 @@ def test_a_kept_run_is_still_a_run_and_its_line_says_what_its_files_say(
         lost = text.replace(Run.open(a_run).config.data.path, str(tmp_path / "gone"))
         assert lost != text
         file.write_text(lost)
-    again = json.loads(score(kept)[0].read_text())
+    asked = Run.open(kept).config.score.model_copy(update={"protocol": "lewm"})
+    again = json.loads(score(kept, settings=asked)[0].read_text())
+    assert again["protocol"] == "strict", "of which its tasks are, whatever is asked for"
     assert again["data"]["pack"]
     places = [(task["episode"], task["start"]) for task in scored["tasks"]]
     assert [(task["episode"], task["start"]) for task in again["tasks"]] == places

@@ -217,13 +217,15 @@ def test_an_evaluation_pack_scores_like_its_dataset(a_run: Path, tiny_data: Path
     whole = read_json(score(a_run)[0])
     with Episodes.open(tiny_data) as data:
         starts = [(task["episode"], task["start"]) for task in whole["tasks"]]
-        pack = write_pack(data, starts, tmp_path / "pack", offset=25)
+        pack = write_pack(data, starts, tmp_path / "pack", offset=25, protocol="strict")
     found = read_json(score(a_run, data_path=pack)[0])
     assert found["data"]["pack"]
     assert found["tasks"] == whole["tasks"]
     assert found["tasks_hash"] == whole["tasks_hash"]
     with pytest.raises(UserError, match="say --tasks 4 --offset 25"):
-        score(a_run, data_path=pack, settings=Score(protocol="strict", tasks=3))
+        score(a_run, data_path=pack, settings=Score(protocol="strict", tasks=5))
+    three = score(a_run, data_path=pack, settings=Score(protocol="strict", tasks=3))
+    assert read_json(three[0])["tasks"] == whole["tasks"][:3]
 
 
 def test_floors_need_no_model(tiny_data: Path):

@@ -180,11 +180,16 @@ def _too_few(found: int, count: int, offset: int, lengths: np.ndarray) -> str:
 
 
 def task_list(data: Episodes, settings: Score, *, manifest: Path | None = None) -> Manifest:
-    """The tasks of the protocol on `data`, or exactly those of a manifest file."""
+    """The tasks of the protocol on `data`, or exactly those of a manifest file.
+
+    A pack's tasks were chosen before, and by which protocol it says itself.
+    """
     if manifest is not None:
         found = Manifest.read(manifest)
         found.check(data, manifest)
         return found
+    chose = data.info.get("pack", {}).get("protocol", settings.protocol)
+    settings = settings.model_copy(update={"protocol": chose})
     tasks = choose_tasks(data, settings, trivial=solved_by_nothing(data, settings))
     return Manifest(
         env=data.env,

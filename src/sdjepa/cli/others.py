@@ -156,4 +156,4 @@ def data_pack(
     chosen = task_list(data, settings).tasks
     with bar("packing") as progress:
         starts = [(task.episode, task.start) for task in chosen]
-        said(write_pack(data, starts, out, offset=offset, progress=progress))
+        said(write_pack(data, starts, out, offset=offset, protocol=protocol, progress=progress))

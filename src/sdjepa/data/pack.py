@@ -31,6 +31,7 @@ def write_pack(
     out: Path,
     *,
     offset: int,
+    protocol: str,  # that chose them
     progress: Progress = silent,
 ) -> Path:
     """The pack of tasks that begin at `starts`, pairs of episode and step."""
@@ -43,6 +44,7 @@ def write_pack(
         "env": data.env,
         "pack": {
             "offset": offset,
+            "protocol": protocol,
             "starts": [list(pair) for pair in starts],
             "of": {"name": data.path.name, "rows": data.num_rows, "split_hash": data.split_hash},
         },

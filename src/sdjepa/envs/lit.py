@@ -21,8 +21,10 @@ from jaxtyping import Float, Int
 
 from sdjepa.envs.shadow import Box, area
 from sdjepa.envs.sieve import Sieve
+from sdjepa.envs.triangles import across
 
 ROOM = 1 << 25  # texels noted at a time, at most: twice the largest map, or many scenes' boxes
+AGES = 255  # of notes that are told apart before all are cleared
 THREADS = 128  # of a group
 # Texels up to which a triangle's longest side is one thread's work, that of 2**3, and of 2**5.
 SHARED_OUT = ((24.0, 0), (96.0, 3), (np.inf, 5))
@@ -42,11 +44,15 @@ layout(std430, binding = 6) readonly buffer Groups { uvec4 groups[]; };
 layout(std430, binding = 7) buffer Nearest { uint nearest[]; };
 layout(std430, binding = 8) readonly buffer Boxes { ivec4 boxes[]; };
 layout(std430, binding = 9) readonly buffer Starts { uint starts[]; };  // of boxes in `nearest`
+// Of each edge, the corner across from it of the triangle beside, or none.
+layout(std430, binding = 10) readonly buffer Across { uint across[]; };
 uniform uint num_geoms;
 uniform uint first_scene;
 uniform uint total;  // triangles of a scene
 uniform float margin;  // in texels
-const float DEEP = 2e-6, STOUT = 0.5, THIN = 0.0625, SLOPES = 1.75;
+uniform uint age;  // of notes that count, in the upper 8 bits; the lower 24 are a depth
+const uint DEPTHS = 0xFFFFFFu, NONE = 0xFFFFFFFFu;
+const float DEEP = 1e-5, STOUT = 0.125, THIN = 0.0625, SLOPES = 2.0;
 const float WIDER = 0.0625, ROUNDED = 1e-6;  // by which lines are longer: texels, and of products
 shared uint words[4];
 shared uint start;
@@ -57,6 +63,47 @@ vec3 put(uint geom, uint corner) {
     vec4 place = vec4(places[from], places[from + 1], places[from + 2], 1);
     return vec3(dot(matrices[at], place), dot(matrices[at + 1], place),
                 dot(matrices[at + 2], place));
+}
+
+struct Plane { vec2 slope; float around, steep, unsure; bool stout, thin; };
+
+Plane plane(vec3 a, vec3 b, vec3 c) {
+    vec3 one = b - a, two = c - b, three = a - c;
+    Plane found = Plane(vec2(0), one.x * two.y - one.y * two.x, 0, DEEP, false, false);
+    float longest = sqrt(max(dot(one.xy, one.xy), max(dot(two.xy, two.xy), dot(three.xy, three.xy))));
+    float size = abs(found.around);
+    found.stout = size >= STOUT * longest;
+    found.thin = size < THIN * longest;
+    if (found.stout) {
+        found.slope = vec2(one.z * two.y - two.z * one.y, two.z * one.x - one.z * two.x);
+        found.slope /= found.around;
+        found.steep = abs(found.slope.x) + abs(found.slope.y);
+        // Products of long sides are rounded, and their differences divided by what is left.
+        float deep = max(abs(one.z), max(abs(two.z), abs(three.z)));
+        found.unsure += ROUNDED * deep * longest * longest / size;
+    }
+    return found;
+}
+
+// The farthest it can be drawn.
+float lowest(Plane found, vec3 a, vec2 at) {
+    return a.z + dot(found.slope, at - a.xy) - SLOPES * found.steep - found.unsure;
+}
+
+bool within(vec2 from, vec2 to, vec2 at) {
+    vec2 edge = to - from, off = at - from;
+    return edge.x * off.y - edge.y * off.x > margin * (abs(edge.x) + abs(edge.y));
+}
+
+// What lies across the edge from `to` to `from`: that or this side is drawn at its texels.
+float beyond(uint geom, uint third, bool turned, vec3 from, vec3 to, vec2 at) {
+    if (third == NONE) return 0;
+    vec3 c = put(geom, third);
+    if (turned) c.xy = c.yx;
+    Plane found = plane(from, to, c);
+    bool drawn = found.stout && found.around > 0 && within(to.xy, c.xy, at) &&
+                 within(c.xy, from.xy, at);
+    return drawn ? lowest(found, from, at) : 0;
 }
 
 // Look at every `step`-th line of a triangle's texels; returns when one lets it stay.
@@ -70,7 +117,8 @@ void visit(uint geom, uint triangle, uint begin, uint step, uint name) {
     if (any(greaterThan(first, last))) return;
     ivec2 stride = ivec2(1, box.z - box.x);
     // Lines cross the longer side of the box: there are more of them, for more threads, and short.
-    if (last.x - first.x > last.y - first.y) {
+    bool turned = last.x - first.x > last.y - first.y;
+    if (turned) {
         vec3 other = b;
         a.xy = a.yx;
         b = vec3(c.yx, c.z);  // as a mirror turns triangles around
@@ -80,16 +128,10 @@ void visit(uint geom, uint triangle, uint begin, uint step, uint name) {
         stride = stride.yx;
         box = box.yxwz;
     }
+    Plane found = plane(a, b, c);
+    float around = found.around;
+    if (NOTING && (!found.stout || around < 0.0)) return;
     vec3 x = vec3(a.x, b.x, c.x), y = vec3(a.y, b.y, c.y), dx = x.yzx - x, dy = y.yzx - y;
-    vec2 deep = vec2(b.z - a.z, c.z - b.z), slope = vec2(0);
-    float around = dx.x * dy.y - dy.x * dx.y;
-    float longest = sqrt(max(dx.x * dx.x + dy.x * dy.x,
-                             max(dx.y * dx.y + dy.y * dy.y, dx.z * dx.z + dy.z * dy.z)));
-    bool stout = abs(around) >= STOUT * longest, thin = abs(around) < THIN * longest;
-    if (NOTING && (!stout || around < 0.0)) return;
-    if (stout)
-        slope = vec2(deep.x * dy.y - deep.y * dy.x, deep.y * dx.x - deep.x * dx.y) / around;
-    float steep = abs(slope.x) + abs(slope.y);
     float top = max(a.z, max(b.z, c.z)), bottom = min(a.z, min(b.z, c.z));
     top += 0.05 * (top - bottom) + DEEP;
     // It may be drawn between each edge and the corner across from it.
@@ -108,20 +150,29 @@ void visit(uint geom, uint triangle, uint begin, uint step, uint name) {
         int end = int(floor(min(min(right.x, min(right.y, right.z)) - 0.5, float(last.x))));
         uint line = starts[scene] + uint((v - box.y) * stride.y);
         for (; u <= end; u++) {
-            vec3 side = here - dy * (u + 0.5 - x);
+            vec2 at = vec2(u, v) + 0.5;
+            vec3 side = here - dy * (at.x - x);
+            if (any(lessThan(side, least)) || any(greaterThan(side, most))) continue;
             uint cell = line + uint((u - box.x) * stride.x);
-            float depth = a.z + dot(slope, vec2(u, v) + 0.5 - a.xy);
             if (NOTING) {
-                // The farthest it can be drawn where it surely is.
-                if (all(greaterThan(side, room)))
-                    atomicMax(nearest[cell],
-                              floatBitsToUint(max(depth - SLOPES * steep - DEEP, 0.0)));
+                float depth = lowest(found, a, at);
+                bvec3 sure = greaterThan(side, room);
+                if (!all(sure)) {
+                    ivec3 doubt = ivec3(not(sure));
+                    if (doubt.x + doubt.y + doubt.z > 1) continue;
+                    uint edge = uint(doubt.y + 2 * doubt.z);
+                    uint third = across[3 * triangle + (turned ? 2 - edge : edge)];
+                    depth = min(depth, beyond(geom, third, turned, edge == 0 ? b : edge == 1 ? c : a,
+                                              edge == 0 ? a : edge == 1 ? b : c, at));
+                }
+                if (depth > 0) atomicMax(nearest[cell], age | min(uint(depth * (DEPTHS + 1)), DEPTHS));
                 continue;
             }
-            if (any(lessThan(side, least)) || any(greaterThan(side, most))) continue;
-            float near = stout ? min(top, depth + 2 * margin * steep + DEEP) : top;
+            float depth = a.z + dot(found.slope, at - a.xy);
+            float near = found.stout ? min(top, depth + 2 * margin * found.steep + found.unsure) : top;
             // The depth of a thin one may be any: it is reckoned from a corner, steeply.
-            if (thin || floatBitsToUint(max(near, 0.0)) >= nearest[cell]) {
+            if (found.thin ||
+                (age | min(uint(max(near, 0) * (DEPTHS + 1)) + 1, DEPTHS)) >= nearest[cell]) {
                 atomicOr(words[name >> 5], 1u << (name & 31u));
                 return;
             }
@@ -171,7 +222,7 @@ class Lit(Sieve):
             _split(_longest(each, by) * texels) for each, by in zip(places, triangles, strict=True)
         ]
         triangles = [each[order] for each, (order, _) in zip(triangles, split, strict=True)]
-        super().__init__(places, triangles, geoms=geoms, num_buffers=10)
+        super().__init__(places, triangles, geoms=geoms, num_buffers=11)
         # Two programs: in one, what decides between them would be asked for every texel.
         self.programs = [
             self._program(PROGRAM.replace("NOTING", said)) for said in ("true", "false")
@@ -182,8 +233,9 @@ class Lit(Sieve):
             for work, *group in split[mesh][1]
         ]
         groups.sort(reverse=True)  # else the GPU waits in the end for what takes longest
-        self._groups, self._noted = len(groups), 0
+        self._groups, self._noted, self._age = len(groups), 0, 0
         self._fill(6, np.array([group for _, *group in groups], dtype=np.uint32))
+        self._fill(10, np.concatenate([across(each) for each in triangles]))
         for program in self.programs:
             self._uniforms(
                 program, {"num_geoms": self._geoms, "total": self.total, "margin": self._margin}
@@ -208,29 +260,31 @@ class Lit(Sieve):
         self._fill(9, starts)
         areas = [max(1, sum(area([boxes[i]]) for i in batch)) for batch in batches]
         if max(areas) > self._noted:
-            self._noted = max(areas)
+            self._noted = 1 << (max(areas) - 1).bit_length()  # rarely: this clears, too
             self._fill(7, 4 * self._noted)
+            self.forget()
         self._bind_all()
-        for batch, used in zip(batches, areas, strict=True):
-            gl.glBindBuffer(gl.GL_SHADER_STORAGE_BUFFER, self._buffers[7])
-            gl.glClearBufferSubData(
-                gl.GL_SHADER_STORAGE_BUFFER,
-                gl.GL_R32UI,
-                0,
-                4 * used,
-                gl.GL_RED_INTEGER,
-                gl.GL_UNSIGNED_INT,
-                None,
-            )
+        for batch in batches:
+            if self._age == AGES:
+                self.forget()
+            self._age += 1
             for program in self.programs:
                 gl.glMemoryBarrier(gl.GL_SHADER_STORAGE_BARRIER_BIT)
-                self._uniforms(program, {"first_scene": batch.start})
+                self._uniforms(program, {"first_scene": batch.start, "age": self._age << 24})
                 gl.glUseProgram(program)
                 gl.glDispatchCompute(self._groups, len(batch), 1)
-            gl.glMemoryBarrier(gl.GL_BUFFER_UPDATE_BARRIER_BIT)
         gl.glUseProgram(0)
         gl.glBindBuffer(gl.GL_SHADER_STORAGE_BUFFER, 0)
         gl.glMemoryBarrier(gl.GL_COMMAND_BARRIER_BIT | gl.GL_ELEMENT_ARRAY_BARRIER_BIT)
+
+    def forget(self) -> None:
+        """Clear all notes, which else are not heeded once they have aged."""
+        gl, kind = self._gl, self._gl.GL_SHADER_STORAGE_BUFFER
+        self._age = 0
+        gl.glMemoryBarrier(gl.GL_BUFFER_UPDATE_BARRIER_BIT)
+        gl.glBindBuffer(kind, self._buffers[7])
+        gl.glClearBufferData(kind, gl.GL_R32UI, gl.GL_RED_INTEGER, gl.GL_UNSIGNED_INT, None)
+        gl.glBindBuffer(kind, 0)
 
 
 def _longest(

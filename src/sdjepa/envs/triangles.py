@@ -3,7 +3,9 @@
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, UInt32
+from jaxtyping import Float, Int, UInt32
+
+NOBODY = 0xFFFF_FFFF  # lies across an edge
 
 
 def merge(rows: np.ndarray) -> tuple[np.ndarray, UInt32[np.ndarray, "corners"]]:
@@ -20,6 +22,17 @@ def merge(rows: np.ndarray) -> tuple[np.ndarray, UInt32[np.ndarray, "corners"]]:
     rank = np.empty(len(order), dtype=np.uint32)
     rank[order] = np.arange(len(order), dtype=np.uint32)
     return plain[first[order]], rank[inverse.reshape(-1)]
+
+
+def across(triangles: Int[np.ndarray, "triangles 3"]) -> UInt32[np.ndarray, "triangles 3"]:
+    """Of the edge from each corner, the third corner of a triangle that has it the other way."""
+    begin, end = triangles.astype(np.int64), np.roll(triangles, -1, axis=1).astype(np.int64)
+    count = int(begin.max(initial=0)) + 1
+    forth, back = (begin * count + end).reshape(-1), (end * count + begin).reshape(-1)
+    order = np.argsort(forth, kind="stable")
+    place = order[np.searchsorted(forth, back, sorter=order).clip(max=len(order) - 1)]
+    third = np.roll(triangles, 1, axis=1).reshape(-1)[place]
+    return np.where(forth[place] == back, third, NOBODY).astype(np.uint32).reshape(-1, 3)
 
 
 def corners(model: Any, mesh: int) -> Float[np.ndarray, "triangles 3 3"]:
