@@ -6,7 +6,7 @@ which their task hashes tell.
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,11 @@ def compare(paths: Sequence[Path], *, select: str | None = None) -> list[Row]:
     if len(paths) < 2:
         raise UserError("a comparison needs at least two runs: sdjepa compare RUN RUN")
     entries = [_entry(path, select) for path in paths]
+    names = [entry.label for entry in entries]
+    entries = [
+        replace(entry, label=str(entry.path)) if names.count(entry.label) > 1 else entry
+        for entry in entries
+    ]
     first = entries[0]
     for other in entries[1:]:
         _check(first, other)
@@ -82,7 +87,12 @@ def _entry(path: Path, select: str | None) -> Entry:
     missing = [name for name in NEEDED if name not in record]
     if missing:
         raise UserError(f"{file} is no score: it lacks {', '.join(missing)}")
-    return Entry(label=str(path), path=file, record=record)
+    return Entry(label=_name(file), path=file, record=record)
+
+
+def _name(file: Path) -> str:
+    """A score file's run."""
+    return file.parent.parent.resolve().name if file.parent.name == "scores" else file.stem
 
 
 def _check(first: Entry, other: Entry) -> None:
@@ -128,7 +138,7 @@ def _row(entry: Entry, first: Entry | None) -> Row:
     )
 
 
-HEAD = ("run", "planned with", "tasks", "success %", "95 % interval", "difference", "p", "floors %")
+HEAD = ("run", "planned with", "success %", "95 % interval", "difference", "p")
 
 
 def cells(row: Row) -> tuple[str, ...]:
@@ -140,23 +150,28 @@ def cells(row: Row) -> tuple[str, ...]:
         down, up = test.interval95
         difference = f"{test.difference:+.1f} [{down:+.1f}, {up:+.1f}]"
         p = f"{test.p_value:.3g}"
-    floors = ", ".join(f"{name} {rate:.0f}" for name, rate in row.floors.items())
     return (
         row.label,
         row.planned,
-        str(row.num_tasks),
         f"{row.success_rate:.1f}",
         f"{low:.1f} to {high:.1f}",
         difference,
         p,
-        floors,
     )
+
+
+def shared(rows: Sequence[Row]) -> str:
+    """What all have in common: the tasks, and what can be had on them without a model."""
+    floors = ", ".join(f"{name} {rate:.0f}" for name, rate in rows[0].floors.items())
+    said = f"{rows[0].env}, {rows[0].num_tasks} tasks"
+    return f"{said}; without a model: {floors}" if floors else said
 
 
 def markdown(rows: Sequence[Row]) -> str:
     """The table for a README or an issue."""
     lines = [HEAD, ("---",) * len(HEAD), *(cells(row) for row in rows)]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return f"{table}\n\n{shared(rows)}"
 
 
 def verdict(row: Row) -> str:

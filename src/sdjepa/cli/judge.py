@@ -11,6 +11,8 @@ from sdjepa.cli.app import STAGES, DataPath, RunPath, Sets, app, bar, console, s
 if TYPE_CHECKING:
     from sdjepa.config import Config, Plan, Score
 
+LONGEST_NAME = 28  # that is given a line of a narrow terminal
+
 
 @app.command(rich_help_panel=STAGES)
 def score(
@@ -254,7 +256,9 @@ def compare(
     else:
         from rich.table import Table
 
-        table = Table(*work.HEAD)
+        table = Table(*work.HEAD, caption=work.shared(rows))
+        table.columns[0].no_wrap = max(len(row.label) for row in rows) <= LONGEST_NAME
+        table.columns[0].overflow = "fold"
         for row in rows:
             table.add_row(*work.cells(row))
         console.print(table)
