@@ -62,7 +62,9 @@ def compare(paths: Sequence[Path], *, select: str | None = None) -> list[Row]:
     entries = [_entry(path, select) for path in paths]
     names = [entry.label for entry in entries]
     entries = [
-        replace(entry, label=str(entry.path)) if names.count(entry.label) > 1 else entry
+        replace(entry, label=f"{entry.label}/{entry.path.stem}")
+        if names.count(entry.label) > 1
+        else entry
         for entry in entries
     ]
     first = entries[0]
