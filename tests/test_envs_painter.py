@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sdjepa.envs import base, caster, gl, gl_calls, lit, painter, shadow, sieve, triangles, visible
+from sdjepa.envs import base, caster, gl, gl_calls, lit, painter, seen, shadow, triangles, visible
 
 SIZE = base.NATIVE_SIZE
 DRAWN = [name for name in base.NAMES if issubclass(base.env_class(name), gl.Filmed)]
@@ -77,7 +77,7 @@ def test_scenes_sifted_together_are_mujocos_byte_for_byte():
     assert ours.caster is not None
     assert ours.caster.lit is not None
     left = ours.show.sieve.counts(1).sum() / ours.show.sieve.total
-    assert 0.01 < left < 0.3
+    assert 0.01 < left < 0.1
     assert 0.1 < ours.caster.lit.counts(1).sum() / ours.caster.lit.total < 0.3
     ours.close()
     theirs.close()
@@ -85,7 +85,7 @@ def test_scenes_sifted_together_are_mujocos_byte_for_byte():
 
 @pytest.mark.slow
 def test_an_episode_drawn_by_every_way_is_mujocos():
-    """Byte for byte but for the software's own doing: see the sieve."""
+    """Byte for byte but for the software's own doing: see `Seen`."""
     env, policy, ours, theirs = every_way_and_none(seed=1)
     differing = 0
     for _ in range(24):
@@ -129,7 +129,7 @@ def test_a_map_of_what_the_light_reaches_is_the_map_of_everything(monkeypatch):
             ours.restore()
         assert np.array_equal(*maps)
     # Half of the triangles face away, and more lie inside: few are left.
-    assert (cast.lit.counts(3).sum(1) < 0.3 * cast.lit.total).all()
+    assert (cast.lit.counts(3).sum(1) < 0.22 * cast.lit.total).all()
     ours.close()
 
 
@@ -185,17 +185,17 @@ def test_a_sieve_that_drops_what_is_seen_is_not_used(meshed, monkeypatch):
     env, own = meshed
     model, data, camera = env.subject()
     right = own.plain(data, camera)
-    seen, reached = sieve.Seen.sift, lit.Lit.sift
+    shown, reached = seen.Seen.sift, lit.Lit.sift
 
     def beside(self, matrices):
-        seen(self, matrices + 2e3 * matrices[:, :, 2:])  # looks where nothing is
+        shown(self, matrices + 2e3 * matrices[:, :, 2:])  # looks where nothing is
 
     def upside_down(self, matrices, boxes):
         reached(
-            self, matrices * np.array([1, 1, -1])[:, None] + [[0] * 4, [0] * 4, [0, 0, 0, 2]], boxes
+            self, matrices * np.array([1, 1, -1])[:, None] + [[0] * 4, [0] * 4, [0, 0, 0, 1]], boxes
         )
 
-    monkeypatch.setattr(sieve.Seen, "sift", beside)
+    monkeypatch.setattr(seen.Seen, "sift", beside)
     monkeypatch.setattr(lit.Lit, "sift", upside_down)
     other = painter.Painter(model, size=SIZE, shadow=0, ways=gl_calls.WAYS)
     assert np.array_equal(other.paint(data, camera), right)
@@ -276,6 +276,13 @@ def test_a_thin_triangle_is_kept_where_a_stout_one_of_its_plane_is_not():
     below = {"camera": np.array([0.0, 0.0, -1.0]), "half": 0.1, "pixel": 1e-4}
     assert not stout.kept(**below).any()
     assert thin.kept(**below).all()
+
+
+def test_across_an_edge_lies_who_has_it_the_other_way():
+    index = np.array([[0, 1, 2], [2, 1, 3], [0, 1, 4]])  # the last as the first: a fin
+    nobody = triangles.NOBODY
+    found = triangles.across(index)
+    assert found.tolist() == [[nobody, 3, nobody], [0, nobody, nobody], [nobody] * 3]
 
 
 def test_shared_corners_are_the_corners_there_were():

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sdjepa.envs import base, gl, gl_calls, lit, sieve
+from sdjepa.envs import base, gl, gl_calls, lit, seen, sieve
 
 SAMPLES = np.array([[0.375, 0.125], [0.875, 0.375], [0.125, 0.625], [0.625, 0.875]])
 SIDE = 16
@@ -25,13 +25,14 @@ def context():
 def kept(triangles: np.ndarray) -> np.ndarray:
     """The numbers of the triangles that are kept, corners given in pixels."""
     places = np.concatenate([triangles, np.zeros((*triangles.shape[:2], 1))], axis=-1)
-    made = sieve.Seen(
+    made = seen.Seen(
         [places.reshape(-1, 3)],
         [np.arange(3 * len(triangles)).reshape(-1, 3)],
         geoms=[0],
         samples=SAMPLES,
         size=SIDE,
         near=0.1,
+        far=10.0,
     )
     flat = np.array([[1.0, 0, 0, 0], [0, 1, 0, 0], [0, 0, 0, 1]])
     beside = flat.copy()
@@ -88,6 +89,96 @@ def test_a_triangle_that_holds_a_sample_is_kept_and_most_others_are_not(context,
         needless = np.isin(np.arange(1500), found) & ~true & inside
         # The margin, 1/64 of a pixel around a circumference of two, at four samples a pixel: 0.13.
         assert needless.sum() < 0.2 * inside.sum()
+
+
+def sheet(depth: float, *, cells: int, off: tuple[float, float] = (0, 0)) -> np.ndarray:
+    """Triangles that cover a square of 12 pixels or texels without a gap, all equally far."""
+    ticks = np.linspace(2, 14, cells + 1)
+    corner = np.stack(np.meshgrid(ticks, ticks), axis=-1) + off
+    a, b, c, d = corner[:-1, :-1], corner[:-1, 1:], corner[1:, 1:], corner[1:, :-1]
+    flat = np.stack([np.stack([a, b, c], -2), np.stack([a, c, d], -2)]).reshape(-1, 3, 2)
+    return np.concatenate([flat, np.full((len(flat), 3, 1), depth)], axis=-1)
+
+
+def shown(places: np.ndarray, matrices: np.ndarray) -> tuple[seen.Seen, np.ndarray]:
+    """Triangles of corners in pixels and how far away they are, and how many stay by geom."""
+    far = places[..., 2:]
+    triangles = np.concatenate([places[..., :2] * far, far], axis=-1)
+    made = seen.Seen(
+        [triangles.reshape(-1, 3)],
+        [np.arange(3 * len(triangles)).reshape(-1, 3)],
+        geoms=[0],
+        samples=SAMPLES,
+        size=SIDE,
+        near=0.1,
+        far=10.0,
+    )
+    made.sift(matrices)
+    return made, made.counts(len(matrices))[:, 0]
+
+
+def test_what_is_hidden_in_the_picture_goes_unless_it_reaches_out_or_comes_near(context):
+    front = sheet(1.0, cells=1)
+    behind = sheet(2.0, cells=4)
+    small, large = behind[5:6], sheet(2.0, cells=1)
+    out = small + np.array([-5.0, 0, 0])
+    near = behind[6:7] * [1, 1, 0.4]
+    through = behind[7:8] * np.array([[1, 1, 1], [1, 1, 0.4], [1, 1, 1]])
+    touching = behind[9:10] * [1, 1, 0.5]
+    every = np.concatenate([front, small, out, near, through, touching, large])
+    made, _ = shown(every, np.eye(3, 4)[None, None])
+    # The large ones are kept unseen.
+    assert corners_kept(made, made.counts(1)[0, 0]).tolist() == [0, 1, 3, 4, 5, 6, 7, 8]
+    # A back hides nothing, nor does what is farther than is drawn.
+    for wrong in (front[:, ::-1], front * [1, 1, 11]):
+        other, counts = shown(
+            np.concatenate([wrong, behind * [1, 1, 5.5]]), np.eye(3, 4)[None, None]
+        )
+        assert counts[0] >= len(behind)
+        other.close()
+    made.close()
+
+
+def test_notes_of_before_do_not_count(context, monkeypatch):
+    """Ages go around, scenes come and go, and what hid something has moved away."""
+    monkeypatch.setattr(sieve, "AGES", 3)
+    front, behind = sheet(1.0, cells=1), sheet(2.0, cells=4)[6:7]
+    there = np.eye(3, 4)
+    away = there.copy()
+    away[0, 3] = 40.0
+    places = [front * [1, 1, 1], behind * [2, 2, 1]]
+    for made, args in (
+        (
+            seen.Seen(
+                [each.reshape(-1, 3) for each in places],
+                [np.arange(3 * len(each)).reshape(-1, 3) for each in places],
+                geoms=[0, 1],
+                samples=SAMPLES,
+                size=SIDE,
+                near=0.1,
+                far=10.0,
+            ),
+            lambda scenes: (),
+        ),
+        (
+            lit.Lit(
+                [(each * [1, 1, -0.2] + [0, 0, 0.8]).reshape(-1, 3) for each in (front, behind)],
+                [np.arange(3 * len(each)).reshape(-1, 3) for each in places],
+                geoms=[0, 1],
+                texels=1.0,
+            ),
+            lambda scenes: ([(0, 0, 64, 64)] * scenes,),
+        ),
+    ):
+        for scenes in (2, 1, 2, 2, 1, 4, 2, 2):
+            hidden = np.stack([there, there])
+            bare = np.stack([away, there])
+            for order in ([hidden, bare], [bare, hidden]):
+                matrices = np.stack((order * scenes)[:scenes])
+                made.sift(matrices, *args(scenes))
+                stays = made.counts(scenes)[:, 1]
+                assert stays.tolist() == [int(each is bare) for each in (order * scenes)[:scenes]]
+        made.close()
 
 
 def test_backs_are_dropped(context):
@@ -164,3 +255,21 @@ def test_what_lies_behind_goes_unless_it_reaches_out_or_comes_near(context):
     away = np.stack([behind, before, beside, through, steep])[:, ::-1]
     assert lit_of(np.concatenate([front[None], away])).tolist() == [0, 2, 3, 4]
     assert lit_of(np.concatenate([away, front[None, ::-1]])).tolist() == list(range(6))
+
+
+def test_a_mesh_hides_what_lies_below_its_edges_too(context):
+    """Also where texels lie on edges that two share; a gap between two hides nothing."""
+    for gap, left in ((0.0, 0), (0.01, 1)):
+        front = sheet(0.8, cells=6, off=(100.5, 100))
+        front[..., 0] += gap * (front.mean(1, keepdims=True)[..., 0] > 108.5)
+        places, index = np.unique(front.reshape(-1, 3), axis=0, return_inverse=True)
+        below = np.array([[104.2, 104.2, 0.3], [104.3, 112.4, 0.3], [112.4, 104.3, 0.3]])
+        made = lit.Lit(
+            [places, below],
+            [index.reshape(-1, 3), np.array([[0, 1, 2]])],
+            geoms=[0, 1],
+            texels=1.0,
+        )
+        made.sift(np.tile(np.eye(3, 4), (1, 2, 1, 1)), [MAP])
+        assert made.counts(1).tolist() == [[len(front), left]]
+        made.close()

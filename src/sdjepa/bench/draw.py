@@ -17,7 +17,9 @@ from sdjepa.envs.caster import Caster
 from sdjepa.envs.gl import Filmed, Sheet
 from sdjepa.envs.gl_calls import WAYS, usual_ways
 from sdjepa.envs.painter import Painter, Scene
+from sdjepa.envs.seen import Seen
 from sdjepa.envs.shadow import area
+from sdjepa.envs.sieve import Sieve
 
 STEPS_APART = 3  # simulated between two scenes
 COMPARED = 8  # sheets, each of another episode, that are also drawn as MuJoCo does
@@ -32,10 +34,12 @@ def _map_only(painter: Painter, scene: Scene) -> None:
     painter.caster.draw(scene.pose, slot=scene.slot)
 
 
-def _scene_only(painter: Painter, scene: Scene, *, side: int) -> None:
+def _scene_only(
+    painter: Painter, scene: Scene, *, side: int | None = None, most: int | None = None
+) -> None:
     """On the map as it is."""
     if painter.show is not None and scene.pose is not None and scene.slot is not None:
-        painter.show.draw(scene.mjv, scene.pose, slot=scene.slot, side=side)
+        painter.show.draw(scene.mjv, scene.pose, slot=scene.slot, side=side, most=most)
 
 
 class Drawing:
@@ -120,33 +124,47 @@ class Drawing:
         if painter.caster is not None:
             yield from self._map_lines(painter, painter.caster)
         if painter.show is not None:
-            # In one pixel, what is left is work on vertices and triangles.
-            for what, side in (("only the scene", NATIVE_SIZE), ("the scene in a pixel", 1)):
-                draw = functools.partial(_scene_only, side=side)
-                yield self._line(f"GPU: {what}", painter, draw)
-        yield from self._choosing_lines(painter)
+            yield from self._scene_lines(painter, painter.show.sieve)
+        if painter.caster is not None and painter.caster.lit is not None:
+            to_map = np.array([scene.to_map for scene in self._scenes])
+            boxes = [scene.shadows for scene in self._scenes]
+            sift = functools.partial(painter.caster.lit.sift, to_map, boxes)
+            yield from self._choosing_lines("the map", painter, painter.caster.lit, sift)
 
-    def _choosing_lines(self, painter: Painter) -> Iterator[Line]:
+    def _scene_lines(self, painter: Painter, seen: Seen) -> Iterator[Line]:
+        """What the scene costs: all of it, then parts, and with what is left out for being hidden.
+
+        In one pixel, what is left is work on vertices and triangles. The first geom is the ground.
+        """
+        for what, part in (
+            ("only the scene", {}),
+            ("the scene in a pixel", {"side": 1}),
+            ("the scene without geoms", {"most": 0}),
+            ("the scene's ground", {"most": 1}),
+        ):
+            yield self._line(f"GPU: {what}", painter, functools.partial(_scene_only, **part))
+        to_picture = np.array([scene.to_picture for scene in self._scenes])
+        sift = functools.partial(seen.sift, to_picture)
+        both, seen.programs = seen.programs, seen.programs[1:]
+        sift()
+        yield self._line("GPU: the scene with what is hidden", painter, _scene_only)
+        counts = seen.counts(len(self._scenes)).sum(1)
+        yield "triangles with what is hidden", float(np.mean(counts)), "", {"of": seen.total}
+        seen.programs = both
+        yield from self._choosing_lines("the picture", painter, seen, sift)
+
+    def _choosing_lines(
+        self, what: str, painter: Painter, sieve: Sieve, sift: Callable[[], None]
+    ) -> Iterator[Line]:
         """What it costs to choose triangles, for all scenes at once as a sheet has it."""
-        scenes = self._scenes
-        painter.ready(scenes)
-        seen = painter.show.sieve if painter.show is not None else None
-        lit = painter.caster.lit if painter.caster is not None else None
-        if seen is not None:
-            to_picture = np.array([scene.to_picture for scene in scenes])
-            sift = functools.partial(seen.sift, to_picture)
-            yield self._line("GPU: choosing for the picture", painter, self._once(sift))
-            counts = seen.counts(len(scenes)).sum(1)
-            yield "triangles kept in a pass", float(np.mean(counts)), "", {"of": seen.total}
-        if lit is not None:
-            to_map = np.array([scene.to_map for scene in scenes])
-            sift = functools.partial(lit.sift, to_map, [scene.shadows for scene in scenes])
-            both, lit.programs = lit.programs, lit.programs[:1]
-            yield self._line("GPU: choosing for the map, first step", painter, self._once(sift))
-            lit.programs = both
-            yield self._line("GPU: choosing for the map", painter, self._once(sift))
-            counts = lit.counts(len(scenes)).sum(1)
-            yield "triangles kept in the map", float(np.mean(counts)), "", {"of": lit.total}
+        both, sieve.programs = sieve.programs, sieve.programs[:1]
+        yield self._line(f"GPU: choosing for {what}, noting", painter, self._once(sift))
+        sieve.programs = both
+        yield self._line(f"GPU: choosing for {what}", painter, self._once(sift))
+        yield self._line(f"GPU: clearing {what}'s notes", painter, self._once(sieve.forget))
+        sift()
+        counts = sieve.counts(len(self._scenes)).sum(1)
+        yield f"triangles kept for {what}", float(np.mean(counts)), "", {"of": sieve.total}
 
     def _once(self, work: Callable[[], None]) -> Draw:
         """What is done for all scenes, done for the first of them."""

@@ -1,13 +1,14 @@
 """Which triangles a light reaches: meshes and where they are in, index buffers on the GPU out.
 
 What a shadow map costs is filling it: three layers of a finely made arm, inner parts and undersides
-that lie behind others and leave no mark. The GPU leaves them out before they are drawn, for several
-frames at once, in two steps. First every triangle that faces the light and is sure to cover a
-texel notes there how far it is at most. Then a triangle stays if it may cover a texel and may be
-nearer there than anything noted. "Sure" and "may" are apart by more than OpenGL rounds corners and
-depths by, and by more than it moves a slanted triangle away from the light; a texel so close to an
-edge has no note. Whatever made a note is itself as near as the note says and stays: each texel's
-nearest is drawn, and the map is the one that all triangles make. Their order is not kept.
+that lie behind others and leave no mark. They are left out before they are drawn: of 193,000 some
+35,000 stay, and the map is the one that all make. Their order is not kept. A note allows for how
+far OpenGL moves a slanted triangle away from the light, at most.
+
+A texel close to an edge is not sure to be the triangle's; left without a note it would keep all the
+large undersides below it, with half of what is filled in the end. But what two triangles that face
+the light share an edge of cover together without a gap, so such a texel gets the farther depth of
+the two.
 
 A triangle's texels are looked at line by line, each from where it enters the triangle: boxes around
 slivers, which caps of cylinders are made of, hold twelve times as many. Long triangles are shared
@@ -24,8 +25,8 @@ from sdjepa.envs.sieve import Sieve
 from sdjepa.envs.triangles import across
 
 ROOM = 1 << 25  # texels noted at a time, at most: twice the largest map, or many scenes' boxes
-AGES = 255  # of notes that are told apart before all are cleared
 THREADS = 128  # of a group
+MARGIN = 2  # steps: a number of texels has fewer digits after the point than one of pixels
 # Texels up to which a triangle's longest side is one thread's work, that of 2**3, and of 2**5.
 SHARED_OUT = ((24.0, 0), (96.0, 3), (np.inf, 5))
 MOST_SLOPES, MOST_STEPS = 1.5, 16  # triangles are moved by no more than these, of their depths
@@ -39,9 +40,9 @@ layout(std430, binding = 2) readonly buffer Geoms { uvec4 geoms[]; };
 layout(std430, binding = 3) readonly buffer Matrices { vec4 matrices[]; };
 layout(std430, binding = 4) writeonly buffer Kept { uint kept[]; };
 layout(std430, binding = 5) buffer Commands { uint commands[]; };
+layout(std430, binding = 6) buffer Nearest { uint nearest[]; };
 // Geom, first triangle, number of triangles, threads of each as a power of two.
-layout(std430, binding = 6) readonly buffer Groups { uvec4 groups[]; };
-layout(std430, binding = 7) buffer Nearest { uint nearest[]; };
+layout(std430, binding = 7) readonly buffer Groups { uvec4 groups[]; };
 layout(std430, binding = 8) readonly buffer Boxes { ivec4 boxes[]; };
 layout(std430, binding = 9) readonly buffer Starts { uint starts[]; };  // of boxes in `nearest`
 // Of each edge, the corner across from it of the triangle beside, or none.
@@ -49,15 +50,14 @@ layout(std430, binding = 10) readonly buffer Across { uint across[]; };
 uniform uint num_geoms;
 uniform uint first_scene;
 uniform uint total;  // triangles of a scene
-uniform float margin;  // in texels
-uniform uint age;  // of notes that count, in the upper 8 bits; the lower 24 are a depth
-const uint DEPTHS = 0xFFFFFFu, NONE = 0xFFFFFFFFu;
-const float DEEP = 1e-5, STOUT = 0.125, THIN = 0.0625, SLOPES = 2.0;
-const float WIDER = 0.0625, ROUNDED = 1e-6;  // by which lines are longer: texels, and of products
+const uint NONE = 0xFFFFFFFFu;
+// Corners that move by a margin change slopes by 2 margins / height of themselves: by 0.16 if the
+// height is STOUT less what it loses itself. So 1.5 slopes are no more than 1.75.
+const float STOUT = 0.125, SLOPES = 2.0, WIDER = 0.0625;  // texels by which lines are longer
 shared uint words[4];
 shared uint start;
 uint scene;
-
+PLANES
 vec3 put(uint geom, uint corner) {
     uint from = 3 * (geoms[geom].w + corner), at = 3 * (scene * num_geoms + geom);
     vec4 place = vec4(places[from], places[from + 1], places[from + 2], 1);
@@ -65,29 +65,9 @@ vec3 put(uint geom, uint corner) {
                 dot(matrices[at + 2], place));
 }
 
-struct Plane { vec2 slope; float around, steep, unsure; bool stout, thin; };
-
-Plane plane(vec3 a, vec3 b, vec3 c) {
-    vec3 one = b - a, two = c - b, three = a - c;
-    Plane found = Plane(vec2(0), one.x * two.y - one.y * two.x, 0, DEEP, false, false);
-    float longest = sqrt(max(dot(one.xy, one.xy), max(dot(two.xy, two.xy), dot(three.xy, three.xy))));
-    float size = abs(found.around);
-    found.stout = size >= STOUT * longest;
-    found.thin = size < THIN * longest;
-    if (found.stout) {
-        found.slope = vec2(one.z * two.y - two.z * one.y, two.z * one.x - one.z * two.x);
-        found.slope /= found.around;
-        found.steep = abs(found.slope.x) + abs(found.slope.y);
-        // Products of long sides are rounded, and their differences divided by what is left.
-        float deep = max(abs(one.z), max(abs(two.z), abs(three.z)));
-        found.unsure += ROUNDED * deep * longest * longest / size;
-    }
-    return found;
-}
-
 // The farthest it can be drawn.
 float lowest(Plane found, vec3 a, vec2 at) {
-    return a.z + dot(found.slope, at - a.xy) - SLOPES * found.steep - found.unsure;
+    return depth_at(found, a, at) - SLOPES * found.steep - found.unsure;
 }
 
 bool within(vec2 from, vec2 to, vec2 at) {
@@ -132,8 +112,6 @@ void visit(uint geom, uint triangle, uint begin, uint step, uint name) {
     float around = found.around;
     if (NOTING && (!found.stout || around < 0.0)) return;
     vec3 x = vec3(a.x, b.x, c.x), y = vec3(a.y, b.y, c.y), dx = x.yzx - x, dy = y.yzx - y;
-    float top = max(a.z, max(b.z, c.z)), bottom = min(a.z, min(b.z, c.z));
-    top += 0.05 * (top - bottom) + DEEP;
     // It may be drawn between each edge and the corner across from it.
     vec3 room = margin * (abs(dx) + abs(dy));
     vec3 least = min(0.0, around) - room, most = max(0.0, around) + room;
@@ -162,17 +140,15 @@ void visit(uint geom, uint triangle, uint begin, uint step, uint name) {
                     if (doubt.x + doubt.y + doubt.z > 1) continue;
                     uint edge = uint(doubt.y + 2 * doubt.z);
                     uint third = across[3 * triangle + (turned ? 2 - edge : edge)];
-                    depth = min(depth, beyond(geom, third, turned, edge == 0 ? b : edge == 1 ? c : a,
-                                              edge == 0 ? a : edge == 1 ? b : c, at));
+                    vec3 from = edge == 0 ? b : edge == 1 ? c : a;
+                    vec3 to = edge == 0 ? a : edge == 1 ? b : c;
+                    depth = min(depth, beyond(geom, third, turned, from, to, at));
                 }
-                if (depth > 0) atomicMax(nearest[cell], age | min(uint(depth * (DEPTHS + 1)), DEPTHS));
+                if (depth > 0) atomicMax(nearest[cell], at_least(depth));
                 continue;
             }
-            float depth = a.z + dot(found.slope, at - a.xy);
-            float near = found.stout ? min(top, depth + 2 * margin * found.steep + found.unsure) : top;
             // The depth of a thin one may be any: it is reckoned from a corner, steeply.
-            if (found.thin ||
-                (age | min(uint(max(near, 0) * (DEPTHS + 1)) + 1, DEPTHS)) >= nearest[cell]) {
+            if (found.thin || at_most(highest(found, a, b, c, at)) >= nearest[cell]) {
                 atomicOr(words[name >> 5], 1u << (name & 31u));
                 return;
             }
@@ -222,31 +198,32 @@ class Lit(Sieve):
             _split(_longest(each, by) * texels) for each, by in zip(places, triangles, strict=True)
         ]
         triangles = [each[order] for each, (order, _) in zip(triangles, split, strict=True)]
-        super().__init__(places, triangles, geoms=geoms, num_buffers=11)
-        # Two programs: in one, what decides between them would be asked for every texel.
-        self.programs = [
-            self._program(PROGRAM.replace("NOTING", said)) for said in ("true", "false")
-        ]
+        super().__init__(
+            places,
+            triangles,
+            geoms=geoms,
+            source=PROGRAM,
+            shares=(1, 1),
+            num_buffers=11,
+            margin=MARGIN,
+            values={"num_geoms": len(geoms)},
+        )
         groups = [
             (work, geom, *group)
             for geom, mesh in enumerate(geoms)
             for work, *group in split[mesh][1]
         ]
         groups.sort(reverse=True)  # else the GPU waits in the end for what takes longest
-        self._groups, self._noted, self._age = len(groups), 0, 0
-        self._fill(6, np.array([group for _, *group in groups], dtype=np.uint32))
+        self._groups = len(groups)
+        self._fill(7, np.array([group for _, *group in groups], dtype=np.uint32))
         self._fill(10, np.concatenate([across(each) for each in triangles]))
-        for program in self.programs:
-            self._uniforms(
-                program, {"num_geoms": self._geoms, "total": self.total, "margin": self._margin}
-            )
 
     def sift(self, matrices: Float[np.ndarray, "scenes geoms 3 4"], boxes: Sequence[Box]) -> None:
         """Find what is left; a matrix takes a place of a mesh to x, y (in texels) and a depth.
 
         The box of a scene holds all of its meshes.
         """
-        gl, count = self._gl, len(matrices)
+        count = len(matrices)
         self._room(matrices)
         commands = np.zeros((count, self._geoms, 5), dtype=np.uint32)
         commands[..., 1] = 1
@@ -258,33 +235,9 @@ class Lit(Sieve):
         batches = list(_batches(boxes, starts))
         self._fill(8, np.array(boxes, dtype=np.int32))
         self._fill(9, starts)
-        areas = [max(1, sum(area([boxes[i]]) for i in batch)) for batch in batches]
-        if max(areas) > self._noted:
-            self._noted = 1 << (max(areas) - 1).bit_length()  # rarely: this clears, too
-            self._fill(7, 4 * self._noted)
-            self.forget()
-        self._bind_all()
         for batch in batches:
-            if self._age == AGES:
-                self.forget()
-            self._age += 1
-            for program in self.programs:
-                gl.glMemoryBarrier(gl.GL_SHADER_STORAGE_BARRIER_BIT)
-                self._uniforms(program, {"first_scene": batch.start, "age": self._age << 24})
-                gl.glUseProgram(program)
-                gl.glDispatchCompute(self._groups, len(batch), 1)
-        gl.glUseProgram(0)
-        gl.glBindBuffer(gl.GL_SHADER_STORAGE_BUFFER, 0)
-        gl.glMemoryBarrier(gl.GL_COMMAND_BARRIER_BIT | gl.GL_ELEMENT_ARRAY_BARRIER_BIT)
-
-    def forget(self) -> None:
-        """Clear all notes, which else are not heeded once they have aged."""
-        gl, kind = self._gl, self._gl.GL_SHADER_STORAGE_BUFFER
-        self._age = 0
-        gl.glMemoryBarrier(gl.GL_BUFFER_UPDATE_BARRIER_BIT)
-        gl.glBindBuffer(kind, self._buffers[7])
-        gl.glClearBufferData(kind, gl.GL_R32UI, gl.GL_RED_INTEGER, gl.GL_UNSIGNED_INT, None)
-        gl.glBindBuffer(kind, 0)
+            cells = max(1, area([boxes[i] for i in batch]))
+            self._run(self._groups, batch, cells=cells)
 
 
 def _longest(

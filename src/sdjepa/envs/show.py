@@ -4,7 +4,7 @@ MuJoCo draws meshes from display lists, which cannot leave out other triangles i
 is given a scene without geoms: it clears the picture, sets lights and camera, and draws the sky.
 Then geoms are drawn here as it would have: all once in the light that casts no shadow, all again to
 add the light that does, each pass in MuJoCo's order, as of two surfaces equally far the last is
-seen. Of meshes only what a `Sieve` leaves is drawn.
+seen. Of meshes only what `Seen` leaves is drawn.
 """
 
 import importlib
@@ -15,7 +15,7 @@ from jaxtyping import Float
 
 from sdjepa.envs.caster import Pose
 from sdjepa.envs.gl_calls import Unsupported, forgive, gl_function
-from sdjepa.envs.sieve import Seen
+from sdjepa.envs.seen import DEPTH_BITS, Seen
 from sdjepa.envs.visible import Mesh, read_mesh
 
 TEXTURE_ROLES, COLOUR_ROLE = 10, 1  # of a material, in MuJoCo's order
@@ -68,6 +68,7 @@ class Show:
             samples=self._samples(),
             size=size,
             near=float(scene.camera[0].frustum_near),
+            far=float(scene.camera[0].frustum_far),
         )
         self._count = 2 * len(geoms) + 4
         first: Any = GL.glGenLists(self._count)
@@ -107,14 +108,20 @@ class Show:
     def _samples(self) -> Float[np.ndarray, "samples 2"]:
         """Where in a pixel it is decided what it shows."""
         gl, count = self._gl, self._context.offSamples
-        if not count:
-            return np.array([[0.5, 0.5]])
         gl.glBindFramebuffer(gl.GL_FRAMEBUFFER, self._context.offFBO)
+        bits = gl.glGetFramebufferAttachmentParameteriv(
+            gl.GL_FRAMEBUFFER,
+            gl.GL_DEPTH_ATTACHMENT,
+            gl.GL_FRAMEBUFFER_ATTACHMENT_DEPTH_SIZE,
+        )
+        if int(np.ravel(bits)[0]) < DEPTH_BITS:
+            self._mujoco.mjr_restoreBuffer(self._context)
+            raise Unsupported("coarse depths")
         found = np.zeros((count, 2), dtype=np.float32)
         for number in range(count):
             gl.glGetMultisamplefv(gl.GL_SAMPLE_POSITION, number, found[number])
         self._mujoco.mjr_restoreBuffer(self._context)
-        return found
+        return found if count else np.array([[0.5, 0.5]])
 
     def _make_normals(self, read: list[Mesh]) -> None:
         gl, kind = self._gl, self._gl.GL_ARRAY_BUFFER
@@ -208,8 +215,16 @@ class Show:
         places = (data.geom_xpos[self._objects] - eye) @ view.T
         return np.concatenate([view @ turns, places[..., None]], axis=-1)
 
-    def draw(self, scene: Any, pose: Pose, *, slot: int, side: int | None = None) -> None:
-        """Draw a scene sifted as number `slot`, or all of it into `side` pixels, for timing."""
+    def draw(
+        self,
+        scene: Any,
+        pose: Pose,
+        *,
+        slot: int,
+        side: int | None = None,
+        most: int | None = None,
+    ) -> None:
+        """Draw a scene sifted as number `slot`; for timing, into `side` pixels, or `most` geoms."""
         count, scene.ngeom = scene.ngeom, 0
         rect = self._mujoco.MjrRect(0, 0, side or self._size, side or self._size)
         self._mujoco.mjr_render(rect, scene, self._context)
@@ -220,7 +235,7 @@ class Show:
         self._enable(gl.GL_VERTEX_ARRAY)
         self._enable(gl.GL_NORMAL_ARRAY)
         self.sieve.bind()
-        where, turns = pose.places.tolist(), pose.turns.ctypes.data
+        where, turns = pose.places[:most].tolist(), pose.turns.ctypes.data
         for second in (0, 1):
             self._call(self._edges[2 * second])
             self._pass(second, slot=slot, where=where, turns=turns)

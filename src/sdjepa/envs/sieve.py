@@ -1,14 +1,13 @@
-"""Which triangles can colour anything: meshes and where they are in, index buffers on the GPU out.
+"""What choosing triangles has in common: meshes and two programs in, index buffers on the GPU out.
 
-In a picture of 224 pixels most triangles of a finely made mesh fall between its samples: of 193,000
-some 20,000 are left. Which those are changes with every frame, so the GPU finds out, for many
-frames at once, in a program that does nothing else: corners are put where they are in the picture,
-and a triangle stays if, widened by a margin, it holds a sample and shows its front. The margin is
-twice the steps corners are rounded to: what goes could not be seen. Those that stay keep their
-order.
+Which triangles of a finely made mesh leave a mark, in a picture or in a shadow map, changes with
+every frame, so the GPU finds out, for many frames at once, in programs that do nothing else. The
+first notes, wherever a triangle is sure to be drawn, how far it is at most. The second lets a
+triangle stay if it may be drawn somewhere and may be nearer there than anything noted. "Sure" and
+"may" are apart by more than OpenGL rounds corners and depths by. Whatever is nearest somewhere is
+as near as every note there, and stays: what is seen is what all triangles show.
 
-Each triangle that is drawn has the pixels it has among all; a GPU takes them one by one. Mesa's
-software does not: a value may depend on how many stand before it in a call, even of no extent.
+Notes are never wiped out: each bears its age, and older ones do not count.
 """
 
 import ctypes
@@ -20,106 +19,48 @@ from jaxtyping import Float, Int
 
 from sdjepa.envs.gl_calls import Unsupported, forgive, gl_function
 
-MOST_SAMPLES = 8
-MARGIN = 2  # steps to which OpenGL rounds corners
-PROGRAM = """
-#version 430
-layout(local_size_x = 512) in;
-layout(std430, binding = 0) readonly buffer Places { float places[]; };
-layout(std430, binding = 1) readonly buffer Corners { uint corners[]; };
-// First triangle, number of triangles, first place in the result, first vertex.
-layout(std430, binding = 2) readonly buffer Geoms { uvec4 geoms[]; };
-layout(std430, binding = 3) readonly buffer Matrices { vec4 matrices[]; };
-layout(std430, binding = 4) writeonly buffer Kept { uint kept[]; };
-layout(std430, binding = 5) writeonly buffer Commands { uint commands[]; };
-uniform uint total;  // triangles of a scene
-uniform vec2 samples[8];
-uniform uint num_samples;
-uniform float size;  // of the picture
+AGES = 255  # of notes that are told apart before all are cleared
+NOTES = 6  # the buffer they are in
+# What a triangle's corners (x, y, and a depth that is larger if nearer) say of its depth anywhere.
+PLANES = """
 uniform float margin;
-uniform float near;
-shared uint words[16];
+uniform uint age;  // of notes that count, in the upper 8 bits; the lower 24 are a depth
+const uint DEPTHS = 0xFFFFFFu;
+const float DEEP = 1e-5, THIN = 0.0625, ROUNDED = 1e-6;
 
-vec3 put(uint geom, uint corner, vec4 x, vec4 y, vec4 w) {
-    uint at = 3 * (geoms[geom].w + corner);
-    vec4 place = vec4(places[at], places[at + 1], places[at + 2], 1);
-    float depth = dot(w, place);
-    return vec3(dot(x, place) / depth, dot(y, place) / depth, depth);
+struct Plane { vec2 slope; float around, steep, unsure; bool stout, thin; };
+
+Plane plane(vec3 a, vec3 b, vec3 c) {
+    vec3 one = b - a, two = c - b, three = a - c;
+    Plane found = Plane(vec2(0), one.x * two.y - one.y * two.x, 0, DEEP, false, false);
+    float longest = sqrt(max(dot(one.xy, one.xy),
+                             max(dot(two.xy, two.xy), dot(three.xy, three.xy))));
+    float size = abs(found.around);
+    found.stout = size >= STOUT * longest;
+    found.thin = size < THIN * longest;
+    if (found.stout) {
+        found.slope = vec2(one.z * two.y - two.z * one.y, two.z * one.x - one.z * two.x);
+        found.slope /= found.around;
+        found.steep = abs(found.slope.x) + abs(found.slope.y);
+        // Products of long sides are rounded, and their differences divided by what is left.
+        float deep = max(abs(one.z), max(abs(two.z), abs(three.z)));
+        found.unsure += ROUNDED * deep * longest * longest / size;
+    }
+    return found;
 }
 
-bool seen(vec3 a, vec3 b, vec3 c) {
-    if (!(min(a.z, min(b.z, c.z)) > near)) return true;
-    vec2 low = min(a.xy, min(b.xy, c.xy)) - margin, high = max(a.xy, max(b.xy, c.xy)) + margin;
-    if (any(lessThan(high, vec2(0))) || any(greaterThan(low, vec2(size)))) return false;
-    vec2 one = b.xy - a.xy, two = c.xy - b.xy, three = a.xy - c.xy;
-    float around = one.x * two.y - one.y * two.x;
-    vec2 wide = high - low;
-    if (around < -2 * margin * (wide.x + wide.y)) return false;
-    if (any(lessThan(low, vec2(0))) || any(greaterThan(high, vec2(size)))) return true;
-    vec3 room = margin * vec3(
-        abs(one.x) + abs(one.y), abs(two.x) + abs(two.y), abs(three.x) + abs(three.y));
-    for (uint number = 0; number < num_samples; number++) {
-        vec2 first = ceil(low - samples[number]), last = floor(high - samples[number]);
-        if (any(greaterThan(first, last))) continue;
-        if (any(greaterThan(last - first, vec2(3)))) return true;
-        for (float y = first.y; y <= last.y; y++)
-            for (float x = first.x; x <= last.x; x++) {
-                vec2 at = vec2(x, y) + samples[number];
-                vec3 side = vec3(
-                    one.x * (at.y - a.y) - one.y * (at.x - a.x),
-                    two.x * (at.y - b.y) - two.y * (at.x - b.x),
-                    three.x * (at.y - c.y) - three.y * (at.x - c.x));
-                // Between each edge and the corner across from it.
-                if (all(greaterThanEqual(side, min(0, around) - room)) &&
-                    all(lessThanEqual(side, max(0, around) + room))) return true;
-            }
-    }
-    return false;
+float depth_at(Plane found, vec3 a, vec2 at) { return a.z + dot(found.slope, at - a.xy); }
+
+// The nearest it can be drawn; corners move by a margin.
+float highest(Plane found, vec3 a, vec3 b, vec3 c, vec2 at) {
+    float top = max(a.z, max(b.z, c.z)), bottom = min(a.z, min(b.z, c.z));
+    top += 0.05 * (top - bottom) + DEEP;
+    float depth = depth_at(found, a, at) + 2 * margin * found.steep + found.unsure;
+    return found.stout ? min(top, depth) : top;
 }
 
-void main() {
-    uint geom = gl_WorkGroupID.x, me = gl_LocalInvocationID.x;
-    uint which = gl_WorkGroupID.y * gl_NumWorkGroups.x + geom;
-    vec4 x = matrices[3 * which], y = matrices[3 * which + 1], w = matrices[3 * which + 2];
-    uint start = gl_WorkGroupID.y * total + geoms[geom].z, done = 0;
-    for (uint first = 0; first < geoms[geom].y; first += 512) {
-        if (me < 16) words[me] = 0;
-        barrier();
-        uint number = first + me;
-        bool keep = false;
-        uvec3 corner = uvec3(0);
-        if (number < geoms[geom].y) {
-            uint at = 3 * (geoms[geom].x + number);
-            corner = uvec3(corners[at], corners[at + 1], corners[at + 2]);
-            keep = seen(put(geom, corner.x, x, y, w), put(geom, corner.y, x, y, w),
-                        put(geom, corner.z, x, y, w));
-        }
-        if (keep) atomicOr(words[me >> 5], 1u << (me & 31u));
-        barrier();
-        uint before = done, all = 0;
-        for (uint word = 0; word < 16; word++) {
-            uint count = bitCount(words[word]);
-            before += word < (me >> 5) ? count : 0;
-            all += count;
-        }
-        if (keep) {
-            before += bitCount(words[me >> 5] & ((1u << (me & 31u)) - 1u));
-            uint at = 3 * (start + before);
-            kept[at] = corner.x;
-            kept[at + 1] = corner.y;
-            kept[at + 2] = corner.z;
-        }
-        done += all;
-        barrier();
-    }
-    if (me == 0) {
-        commands[5 * which] = 3 * done;
-        commands[5 * which + 1] = 1;
-        commands[5 * which + 2] = 3 * start;
-        commands[5 * which + 3] = geoms[geom].w;
-        commands[5 * which + 4] = 0;
-    }
-}
+uint at_least(float depth) { return age | min(uint(max(depth, 0) * (DEPTHS + 1)), DEPTHS); }
+uint at_most(float depth) { return age | min(uint(max(depth, 0) * (DEPTHS + 1)) + 1, DEPTHS); }
 """
 
 
@@ -132,20 +73,23 @@ class Sieve:
         triangles: Sequence[Int[np.ndarray, "triangles 3"]],
         *,
         geoms: Sequence[int],  # the mesh of each
+        source: str,
         num_buffers: int,
+        shares: tuple[int, int],
+        margin: float,  # in steps to which OpenGL rounds corners
+        values: dict[str, Any],  # of the programs' uniforms
     ) -> None:
         from OpenGL import GL
 
         bits = int(np.ravel(GL.glGetIntegerv(GL.GL_SUBPIXEL_BITS))[0])
         if bits < 8:
             raise Unsupported("coarse corners")
-        self._margin = MARGIN / 2**bits
         self._gl, self._scenes, self._geoms = GL, 0, len(geoms)
         self._indirect = gl_function("glDrawElementsIndirect")
         self._pop, self._push = gl_function("glPopMatrix"), gl_function("glPushMatrix")
         self._bind, self._pointer = gl_function("glBindBuffer"), gl_function("glVertexPointer")
         self._kind = int(GL.GL_TRIANGLES), int(GL.GL_UNSIGNED_INT)
-        self._programs: list[int] = []
+        self._noted = self._age = 0
         vertex = np.cumsum([0, *map(len, places)])
         first = np.cumsum([0, *map(len, triangles)])
         counts = [len(triangles[mesh]) for mesh in geoms]
@@ -158,6 +102,14 @@ class Sieve:
         self._fill(0, np.concatenate(places).astype(np.float32))
         self._fill(1, np.concatenate(triangles).astype(np.uint32))
         self._fill(2, np.array(self._table, dtype=np.uint32))
+        self._made: list[int] = []
+        # Two programs: in one, what decides between them would be asked for every sample.
+        for said in ("true", "false"):
+            self._program(source.replace("PLANES", PLANES).replace("NOTING", said))
+        # What notes and what chooses, and among how many groups of threads each shares out a geom.
+        self.programs = list(zip(self._made, shares, strict=True))
+        for program in self._made:
+            self._uniforms(program, {**values, "total": self.total, "margin": margin / 2**bits})
 
     def _fill(self, number: int, content: np.ndarray | int) -> None:
         """Give a buffer its content, or so many bytes."""
@@ -181,6 +133,41 @@ class Sieve:
             for number, each in ((3, 12 * self._geoms), (4, 3 * self.total), (5, 5 * self._geoms)):
                 self._fill(number, 4 * each * self._scenes)
         self._put(3, np.ascontiguousarray(matrices, dtype=np.float32))
+
+    def _new_age(self, cells: int) -> int:
+        """What marks the notes to come, of which there are so many at most; older ones are none.
+
+        Clearing them before each use took a GPU longer than all else that is done here.
+        """
+        if cells > self._noted:
+            self._noted = 1 << (cells - 1).bit_length()  # rarely: this clears, too
+            self._fill(NOTES, 4 * self._noted)
+            self.forget()
+        elif self._age == AGES:
+            self.forget()
+        self._age += 1
+        return self._age << 24
+
+    def forget(self) -> None:
+        """Clear all notes."""
+        gl, kind = self._gl, self._gl.GL_SHADER_STORAGE_BUFFER
+        self._age = 0
+        gl.glMemoryBarrier(gl.GL_BUFFER_UPDATE_BARRIER_BIT)
+        gl.glBindBuffer(kind, self._buffers[NOTES])
+        gl.glClearBufferData(kind, gl.GL_R32UI, gl.GL_RED_INTEGER, gl.GL_UNSIGNED_INT, None)
+        gl.glBindBuffer(kind, 0)
+
+    def _run(self, groups: int, scenes: range, *, cells: int) -> None:
+        """Both programs, one after the other, so many groups of threads for each scene."""
+        gl, age = self._gl, self._new_age(cells)
+        self._bind_all()
+        for program, shares in self.programs:
+            gl.glMemoryBarrier(gl.GL_SHADER_STORAGE_BARRIER_BIT)
+            self._uniforms(program, {"first_scene": scenes.start, "age": age})
+            gl.glUseProgram(program)
+            gl.glDispatchCompute(groups, len(scenes), shares)
+        gl.glUseProgram(0)
+        gl.glMemoryBarrier(gl.GL_COMMAND_BARRIER_BIT | gl.GL_ELEMENT_ARRAY_BARRIER_BIT)
 
     def _bind_all(self) -> None:
         for place, name in enumerate(self._buffers):
@@ -236,10 +223,10 @@ class Sieve:
         """Give everything back to OpenGL."""
         forgive()
         self._gl.glDeleteBuffers(len(self._buffers), self._buffers)
-        for program in self._programs:
+        for program in self._made:
             self._gl.glDeleteProgram(program)
 
-    def _program(self, source: str) -> int:
+    def _program(self, source: str) -> None:
         """Compile one; it is given back with the buffers."""
         gl = self._gl
         version = [
@@ -262,45 +249,4 @@ class Sieve:
         if not good:
             gl.glDeleteProgram(program)
             raise Unsupported(f"the program does not compile: {said}")
-        self._programs.append(int(program))
-        return int(program)
-
-
-class Seen(Sieve):
-    """Which triangles hold a sample of a picture and show their front, in order."""
-
-    def __init__(
-        self,
-        places: Sequence[Float[np.ndarray, "vertices 3"]],
-        triangles: Sequence[Int[np.ndarray, "triangles 3"]],
-        *,
-        geoms: Sequence[int],  # the mesh of each
-        samples: Float[np.ndarray, "samples 2"],
-        size: int,
-        near: float,
-    ) -> None:
-        super().__init__(places, triangles, geoms=geoms, num_buffers=6)
-        if len(samples) > MOST_SAMPLES:
-            raise Unsupported("many samples")
-        self._choose = self._program(PROGRAM)
-        self._uniforms(
-            self._choose,
-            {
-                "total": self.total,
-                "samples": samples,
-                "num_samples": len(samples),
-                "size": float(size),
-                "margin": self._margin,
-                "near": near,
-            },
-        )
-
-    def sift(self, matrices: Float[np.ndarray, "scenes geoms 3 4"]) -> None:
-        """Find what is left; a matrix takes a place of a mesh to x w, y w (in pixels) and w."""
-        gl = self._gl
-        self._room(matrices)
-        self._bind_all()
-        gl.glUseProgram(self._choose)
-        gl.glDispatchCompute(self._geoms, len(matrices), 1)
-        gl.glUseProgram(0)
-        gl.glMemoryBarrier(gl.GL_COMMAND_BARRIER_BIT | gl.GL_ELEMENT_ARRAY_BARRIER_BIT)
+        self._made.append(int(program))
