@@ -1,14 +1,16 @@
 """Runs kept under version control are small, still runs, and make their table by themselves."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
+from sdjepa.config import Plan
 from sdjepa.errors import UserError
 from sdjepa.ledger import keep, table
-from sdjepa.runs import Run
+from sdjepa.runs import Run, write_json
 from sdjepa.scoring.trained import score
 from sdjepa.train.checkpoint import load_checkpoint
 
@@ -51,3 +53,28 @@ def test_a_kept_run_is_still_a_run_and_its_line_says_what_its_files_say(
 def test_a_run_is_not_kept_over_itself(a_run: Path):
     with pytest.raises(UserError, match="already there"):
         keep(Run.open(a_run), a_run.parent)
+
+
+def test_the_table_of_runs_shows_each_planner_by_rule_not_by_success(a_run: Path, tmp_path: Path):
+    record = json.loads(score(a_run)[0].read_text())
+    paper = Plan().model_dump() | {"cost": "content", "precision": "bf16"}
+    anew = paper | {"replan": 1, "when": "min"}
+    kept = keep(Run.open(a_run), tmp_path / "results", name="one")
+    shutil.rmtree(kept / "scores")
+    made = [  # plan, tasks, success, offset
+        (paper, 100, 61.0, 25),
+        (anew, 200, 72.0, 25),
+        (anew | {"pull": 9.0}, 50, 99.0, 25),  # better, on fewer tasks
+        (paper | {"iterations": 10}, 300, 98.0, 25),
+        (paper, 300, 97.0, 50),
+        (anew | {"cost": "full"}, 300, 96.0, 25),
+    ]
+    for number, (plan, tasks, success, offset) in enumerate(made):
+        config = {**record["config"], "plan": plan}
+        config["score"] = {**record["config"]["score"], "offset": offset}
+        changed = {"config": config, "num_tasks": tasks, "success_rate": success}
+        said = record | changed | {"protocol": "strict", "cost": plan["cost"]}
+        write_json(kept / "scores" / f"{number}.json", said)
+    row = next(x for x in table(kept.parent).read_text().splitlines() if x.startswith("| [one]"))
+    shown = [cell.split()[0] for cell in row.split("|")[-5:-1]]
+    assert shown == ["-", "61.0", "-", "72.0"]  # lewm and strict, by either planner
