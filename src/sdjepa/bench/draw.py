@@ -130,6 +130,8 @@ class Drawing:
             boxes = [scene.shadows for scene in self._scenes]
             sift = functools.partial(painter.caster.lit.sift, to_map, boxes)
             yield from self._choosing_lines("the map", painter, painter.caster.lit, sift)
+        sheet = Sheet(painter)
+        yield self._line("GPU: copying to the sheet", painter, lambda *_: sheet.copy(0))
 
     def _scene_lines(self, painter: Painter, seen: Seen) -> Iterator[Line]:
         """What the scene costs: all of it, then parts, and with what is left out for being hidden.

@@ -113,10 +113,10 @@ class Sheet:
         self.painter.ready(scenes)
         for number, scene in enumerate(scenes):
             self.painter.draw(scene)
-            self._copy(number)
+            self.copy(number)
         return self._read(-(-len(scenes) // self.SIDE))
 
-    def _copy(self, number: int) -> None:
+    def copy(self, number: int) -> None:
         """The frame just drawn goes into tile `number`, its samples averaged."""
         gl, size = self._gl, self.painter.size
         row, column = divmod(number, self.SIDE)

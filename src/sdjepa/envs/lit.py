@@ -65,11 +65,6 @@ vec3 put(uint geom, uint corner) {
                 dot(matrices[at + 2], place));
 }
 
-// The farthest it can be drawn.
-float lowest(Plane found, vec3 a, vec2 at) {
-    return depth_at(found, a, at) - SLOPES * found.steep - found.unsure;
-}
-
 bool within(vec2 from, vec2 to, vec2 at) {
     vec2 edge = to - from, off = at - from;
     return edge.x * off.y - edge.y * off.x > margin * (abs(edge.x) + abs(edge.y));
@@ -77,13 +72,13 @@ bool within(vec2 from, vec2 to, vec2 at) {
 
 // What lies across the edge from `to` to `from`: that or this side is drawn at its texels.
 float beyond(uint geom, uint third, bool turned, vec3 from, vec3 to, vec2 at) {
-    if (third == NONE) return 0;
+    if (third == NONE) return 0.0;
     vec3 c = put(geom, third);
     if (turned) c.xy = c.yx;
     Plane found = plane(from, to, c);
-    bool drawn = found.stout && found.around > 0 && within(to.xy, c.xy, at) &&
+    bool drawn = found.stout && found.around > 0.0 && within(to.xy, c.xy, at) &&
                  within(c.xy, from.xy, at);
-    return drawn ? lowest(found, from, at) : 0;
+    return drawn ? lowest(found, from, at, SLOPES) : 0.0;
 }
 
 // Look at every `step`-th line of a triangle's texels; returns when one lets it stay.
@@ -133,18 +128,18 @@ void visit(uint geom, uint triangle, uint begin, uint step, uint name) {
             if (any(lessThan(side, least)) || any(greaterThan(side, most))) continue;
             uint cell = line + uint((u - box.x) * stride.x);
             if (NOTING) {
-                float depth = lowest(found, a, at);
+                float depth = lowest(found, a, at, SLOPES);
                 bvec3 sure = greaterThan(side, room);
                 if (!all(sure)) {
                     ivec3 doubt = ivec3(not(sure));
                     if (doubt.x + doubt.y + doubt.z > 1) continue;
                     uint edge = uint(doubt.y + 2 * doubt.z);
-                    uint third = across[3 * triangle + (turned ? 2 - edge : edge)];
-                    vec3 from = edge == 0 ? b : edge == 1 ? c : a;
-                    vec3 to = edge == 0 ? a : edge == 1 ? b : c;
+                    uint third = across[3 * triangle + (turned ? 2u - edge : edge)];
+                    vec3 from = edge == 0u ? b : edge == 1u ? c : a;
+                    vec3 to = edge == 0u ? a : edge == 1u ? b : c;
                     depth = min(depth, beyond(geom, third, turned, from, to, at));
                 }
-                if (depth > 0) atomicMax(nearest[cell], at_least(depth));
+                if (depth > 0.0) atomicMax(nearest[cell], at_least(depth));
                 continue;
             }
             // The depth of a thin one may be any: it is reckoned from a corner, steeply.

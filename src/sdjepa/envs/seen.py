@@ -62,7 +62,7 @@ bool seen(vec3 a, vec3 b, vec3 c) {
     vec2 wide = high - low;
     if (around < -2 * margin * (wide.x + wide.y)) return false;
     if (any(lessThan(low, vec2(0))) || any(greaterThan(high, vec2(size)))) return true;
-    if (NOTING && !(whole && found.stout && around > 0)) return true;
+    if (NOTING && !(whole && found.stout && around > 0.0)) return true;
     vec3 x = vec3(a.x, b.x, c.x), y = vec3(a.y, b.y, c.y), dx = x.yzx - x, dy = y.yzx - y;
     vec3 room = margin * (abs(dx) + abs(dy));
     for (uint number = 0; number < num_samples; number++) {
@@ -70,13 +70,13 @@ bool seen(vec3 a, vec3 b, vec3 c) {
         if (any(greaterThan(first, last))) continue;
         if (!NOTING && any(greaterThan(last - first, vec2(LARGE)))) return true;
         for (float v = first.y; v <= last.y; v++) {
-            vec2 at = vec2(0, v + samples[number].y);
+            vec2 at = vec2(0.0, v + samples[number].y);
             vec3 here = dx * (at.y - y);
             float u = first.x, end = last.x;
             if (NOTING) {  // from edge to edge, as what is large is noted, too
                 vec3 edge = x + (here - room) / dy - samples[number].x;
-                vec3 left = mix(vec3(u), edge, lessThan(dy, vec3(0)));
-                vec3 right = mix(vec3(end), edge, greaterThan(dy, vec3(0)));
+                vec3 left = mix(vec3(u), edge, lessThan(dy, vec3(0.0)));
+                vec3 right = mix(vec3(end), edge, greaterThan(dy, vec3(0.0)));
                 u = max(u, ceil(max(left.x, max(left.y, left.z))));
                 end = min(end, floor(min(right.x, min(right.y, right.z))));
             }
@@ -86,8 +86,8 @@ bool seen(vec3 a, vec3 b, vec3 c) {
                 vec3 side = here - dy * (at.x - x);
                 uint cell = (line + uint(u)) * num_samples + number;
                 if (NOTING) {
-                    float depth = depth_at(found, a, at) - 2 * margin * found.steep - found.unsure;
-                    if (all(greaterThan(side, room))) atomicMax(nearest[cell], at_least(depth));
+                    if (all(greaterThan(side, room)))
+                        atomicMax(nearest[cell], at_least(lowest(found, a, at, 2.0 * margin)));
                     continue;
                 }
                 // Between each edge and the corner across from it.

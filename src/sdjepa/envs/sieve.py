@@ -25,42 +25,47 @@ NOTES = 6  # the buffer they are in
 PLANES = """
 uniform float margin;
 uniform uint age;  // of notes that count, in the upper 8 bits; the lower 24 are a depth
-const uint DEPTHS = 0xFFFFFFu;
-const float DEEP = 1e-5, THIN = 0.0625, ROUNDED = 1e-6;
+const uint NEAREST = 0xFFFFFFu;
+const float DEPTHS = 16777216.0, DEEP = 1e-5, THIN = 0.0625, ROUNDED = 1e-6;
 
 struct Plane { vec2 slope; float around, steep, unsure; bool stout, thin; };
 
 Plane plane(vec3 a, vec3 b, vec3 c) {
     vec3 one = b - a, two = c - b, three = a - c;
-    Plane found = Plane(vec2(0), one.x * two.y - one.y * two.x, 0, DEEP, false, false);
+    Plane found = Plane(vec2(0.0), one.x * two.y - one.y * two.x, 0.0, DEEP, false, false);
     float longest = sqrt(max(dot(one.xy, one.xy),
                              max(dot(two.xy, two.xy), dot(three.xy, three.xy))));
-    float size = abs(found.around);
-    found.stout = size >= STOUT * longest;
-    found.thin = size < THIN * longest;
+    float area = abs(found.around);
+    found.stout = area >= STOUT * longest;
+    found.thin = area < THIN * longest;
     if (found.stout) {
         found.slope = vec2(one.z * two.y - two.z * one.y, two.z * one.x - one.z * two.x);
         found.slope /= found.around;
         found.steep = abs(found.slope.x) + abs(found.slope.y);
         // Products of long sides are rounded, and their differences divided by what is left.
         float deep = max(abs(one.z), max(abs(two.z), abs(three.z)));
-        found.unsure += ROUNDED * deep * longest * longest / size;
+        found.unsure += ROUNDED * deep * longest * longest / area;
     }
     return found;
 }
 
 float depth_at(Plane found, vec3 a, vec2 at) { return a.z + dot(found.slope, at - a.xy); }
 
+// The farthest it can be drawn, moved away by so many slopes at most.
+float lowest(Plane found, vec3 a, vec2 at, float slopes) {
+    return depth_at(found, a, at) - slopes * found.steep - found.unsure;
+}
+
 // The nearest it can be drawn; corners move by a margin.
 float highest(Plane found, vec3 a, vec3 b, vec3 c, vec2 at) {
     float top = max(a.z, max(b.z, c.z)), bottom = min(a.z, min(b.z, c.z));
     top += 0.05 * (top - bottom) + DEEP;
-    float depth = depth_at(found, a, at) + 2 * margin * found.steep + found.unsure;
+    float depth = depth_at(found, a, at) + 2.0 * margin * found.steep + found.unsure;
     return found.stout ? min(top, depth) : top;
 }
 
-uint at_least(float depth) { return age | min(uint(max(depth, 0) * (DEPTHS + 1)), DEPTHS); }
-uint at_most(float depth) { return age | min(uint(max(depth, 0) * (DEPTHS + 1)) + 1, DEPTHS); }
+uint at_least(float depth) { return age | min(uint(max(depth, 0.0) * DEPTHS), NEAREST); }
+uint at_most(float depth) { return age | min(uint(max(depth, 0.0) * DEPTHS) + 1u, NEAREST); }
 """
 
 
