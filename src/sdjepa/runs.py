@@ -119,9 +119,16 @@ def provenance() -> dict[str, Any]:
     return {
         "versions": versions(),
         "code": code_state(),
-        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores{_gpu()}",
         "made": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
+
+
+def _gpu() -> str:
+    """The GPU that is in use; torch is not loaded to find out."""
+    torch = sys.modules.get("torch")
+    used = torch is not None and torch.cuda.is_initialized()
+    return f", {torch.cuda.get_device_name()}" if torch is not None and used else ""
 
 
 @dataclass(frozen=True)
