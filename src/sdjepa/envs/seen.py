@@ -38,7 +38,6 @@ uniform vec2 samples[8];
 uniform uint num_samples;
 uniform float size;  // of the picture
 uniform float near;
-uniform float far;
 const float STOUT = 0.0625, LARGE = 7.0;
 shared uint words[16];
 PLANES
@@ -51,7 +50,6 @@ vec3 put(uint geom, uint corner, vec4 x, vec4 y, vec4 w) {
 
 bool seen(vec3 a, vec3 b, vec3 c) {
     if (!(min(a.z, min(b.z, c.z)) > near)) return true;
-    bool whole = max(a.z, max(b.z, c.z)) < far;
     a.z = near / a.z;  // which is even all over a triangle
     b.z = near / b.z;
     c.z = near / c.z;
@@ -62,7 +60,7 @@ bool seen(vec3 a, vec3 b, vec3 c) {
     vec2 wide = high - low;
     if (around < -2 * margin * (wide.x + wide.y)) return false;
     if (any(lessThan(low, vec2(0))) || any(greaterThan(high, vec2(size)))) return true;
-    if (NOTING && !(whole && found.stout && around > 0.0)) return true;
+    if (NOTING && !(found.stout && around > 0.0)) return true;
     vec3 x = vec3(a.x, b.x, c.x), y = vec3(a.y, b.y, c.y), dx = x.yzx - x, dy = y.yzx - y;
     vec3 room = margin * (abs(dx) + abs(dy));
     for (uint number = 0; number < num_samples; number++) {
@@ -161,7 +159,6 @@ class Seen(Sieve):
         samples: Float[np.ndarray, "samples 2"],
         size: int,
         near: float,
-        far: float,
     ) -> None:
         if len(samples) > MOST_SAMPLES:
             raise Unsupported("many samples")
@@ -179,7 +176,6 @@ class Seen(Sieve):
                 "num_samples": len(samples),
                 "size": float(size),
                 "near": near,
-                "far": far,
             },
         )
 

@@ -68,7 +68,6 @@ class Show:
             samples=self._samples(),
             size=size,
             near=float(scene.camera[0].frustum_near),
-            far=float(scene.camera[0].frustum_far),
         )
         self._count = 2 * len(geoms) + 4
         first: Any = GL.glGenLists(self._count)
