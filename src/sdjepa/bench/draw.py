@@ -17,8 +17,8 @@ from sdjepa.envs.caster import Caster
 from sdjepa.envs.gl import Filmed, Sheet
 from sdjepa.envs.gl_calls import WAYS, usual_ways
 from sdjepa.envs.painter import Painter, Scene
-from sdjepa.envs.seen import Seen
 from sdjepa.envs.shadow import area
+from sdjepa.envs.show import Show
 from sdjepa.envs.sieve import Sieve
 
 STEPS_APART = 3  # simulated between two scenes
@@ -118,13 +118,14 @@ class Drawing:
             ("own map", painter.caster),
             ("only what is lit", painter.caster and painter.caster.lit),
             ("own scene", painter.show),
+            ("ground cut", painter.show and painter.show.ground),
             ("meshes cut", painter.visible),
         ):
             yield f"in use: {what}", float(way is not None), "(1 = yes)", {}
         if painter.caster is not None:
             yield from self._map_lines(painter, painter.caster)
         if painter.show is not None:
-            yield from self._scene_lines(painter, painter.show.sieve)
+            yield from self._scene_lines(painter, painter.show)
         if painter.caster is not None and painter.caster.lit is not None:
             to_map = np.array([scene.to_map for scene in self._scenes])
             boxes = [scene.shadows for scene in self._scenes]
@@ -133,7 +134,7 @@ class Drawing:
         sheet = Sheet(painter)
         yield self._line("GPU: copying to the sheet", painter, lambda *_: sheet.copy(0))
 
-    def _scene_lines(self, painter: Painter, seen: Seen) -> Iterator[Line]:
+    def _scene_lines(self, painter: Painter, show: Show) -> Iterator[Line]:
         """What the scene costs: all of it, then parts, and with what is left out for being hidden.
 
         In one pixel, what is left is work on vertices and triangles. The first geom is the ground.
@@ -145,6 +146,13 @@ class Drawing:
             ("the scene's ground", {"most": 1}),
         ):
             yield self._line(f"GPU: {what}", painter, functools.partial(_scene_only, **part))
+        ground, show.ground = show.ground, None
+        draw = functools.partial(_scene_only, most=1)
+        yield self._line("GPU: the scene's ground, whole", painter, draw)
+        show.ground = ground
+        if ground is not None:
+            yield "triangles kept of the ground", float(ground.kept), "", {"of": ground.total}
+        seen = show.sieve
         to_picture = np.array([scene.to_picture for scene in self._scenes])
         sift = functools.partial(seen.sift, to_picture)
         both, seen.programs = seen.programs, seen.programs[1:]
