@@ -15,13 +15,16 @@ from pathlib import Path
 import matplotlib.image
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from scipy.stats import binomtest
 
 from report_runs import SMALL, make_run, tampered
 from sdjepa.config import Config
 from sdjepa.errors import UserError
+from sdjepa.report import published
 from sdjepa.report.compare import pair
 from sdjepa.report.export import drawings, export
+from sdjepa.report.figures import apart
 from sdjepa.report.making import departures, minutes
 from sdjepa.report.page import report
 from sdjepa.report.picture import picture
@@ -104,6 +107,19 @@ def test_the_page_says_the_numbers_of_the_score_file(page: str, runs: list[Path]
     assert page.count('<li class="yes"') == solved
     assert "published" in page
     assert "64 instead of 224 pixels" in page  # a small model is not set beside large ones unsaid
+
+
+def test_a_model_of_published_size_made_otherwise_is_not_called_the_same_setting(
+    runs: list[Path],
+) -> None:
+    score = read_runs(runs[:1])[0].scores[0]
+    paper = Config()
+    search = paper.plan.model_copy(update={"pull": 100.0})
+    for config, departs in ((paper, ()), (paper.model_copy(update={"plan": search}), ("pull",))):
+        said = replace(score, protocol="lewm", record={"config": config.model_dump()})
+        assert published.differences(config, said) == ()
+        found = published.otherwise(paper, said)
+        assert [point.split(" ")[0] for point in found] == [f"plan.{name}" for name in departs]
 
 
 def test_each_verdict_stands_before_its_figures(page: str) -> None:
@@ -358,3 +374,37 @@ def test_a_report_needs_no_torch():
     code = "import sys, sdjepa.report.page; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"  # which alone takes as long to load as a page to draw
+
+
+def test_numbers_in_a_figure_are_not_cut(tmp_path: Path) -> None:
+    figure = Figure(figsize=(1, 1))
+    figure.text(0.123456, 0.5, "0.00312")
+    drawn = to_svg(figure, alt="0.98765", name="cut")
+    assert "0.00312" in drawn  # what is read
+    assert not re.search(r'[xd]="[^"]*\d\.\d{3}', drawn)  # where it stands
+
+
+def test_words_beside_curves_keep_their_distance_and_order() -> None:
+    assert apart([50.0, 90.0]) == [50.0, 90.0]
+    placed = apart([86.0, 85.0, 20.0])
+    assert placed == [86.0, 76.0, 20.0]
+
+
+def test_the_headline_is_the_runs_own_search_unless_another_is_selected(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    [file] = (run / "scores").glob("*.json")
+    record = json.loads(file.read_text())
+    plan = read_runs([run])[0].config.plan.model_dump()
+    for name, search in (
+        ("aa", plan | {"pull": 7.0}),
+        (file.stem, plan),
+        ("zz", plan | {"effort": 1.0}),
+    ):
+        said = record | {"config": {**record.get("config", {}), "plan": search}}
+        (run / "scores" / f"{name}.json").write_text(json.dumps(said))
+    for select, shown in ((None, file.stem), ("zz", "zz"), ("aa", "aa")):
+        headline = read_runs([run], select=select)[0].headline
+        assert headline is not None
+        assert headline.name == shown
+    with pytest.raises(UserError, match="no score named like"):
+        read_runs([run], select="nothing")

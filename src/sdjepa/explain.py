@@ -30,6 +30,7 @@ _FREE = {
     "train.keep_checkpoints",
     "train.diagnose_every",
     "plan.batch",
+    "plan.engine",
     "score.workers",
 }
 # What the paper prints; every other governed value is known from its reference code alone.

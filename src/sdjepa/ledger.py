@@ -40,8 +40,8 @@ def keep(run: Run, folder: Path, *, name: str | None = None, weights: bool = Fal
             if file.stat().st_size <= LARGEST_BYTES:
                 _copy(file, out / part / file.name)
     for file in CARD_FILES:
-        # The dataset's own, or what a folder like this one has kept of it.
-        for source in (Path(config.data.path) / file, run.path / "data" / file):
+        # What a folder like this one has kept, or the dataset's own: another may stand there now.
+        for source in (run.path / "data" / file, Path(config.data.path) / file):
             if source.exists():
                 _copy(source, out / "data" / file)
                 break

@@ -49,6 +49,9 @@ def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="One run or several.")],
     out: Annotated[Path | None, typer.Option(help="The page; RUN/report.html unless said.")] = None,
     figures: Annotated[Path | None, typer.Option(help="Also write figures as PNG and PDF.")] = None,
+    select: Annotated[
+        str | None, typer.Option(help="Which score of each run to show first, e.g. strict-content.")
+    ] = None,
 ) -> None:
     """One self-contained page: does it plan, what does it know, how was it made.
 
@@ -56,7 +59,7 @@ def report(
     """
     from sdjepa.report.page import report as work
 
-    said(work(runs, out=out or runs[0] / "report.html", figures=figures))
+    said(work(runs, out=out or runs[0] / "report.html", figures=figures, select=select))
 
 
 @app.command(rich_help_panel=STAGES)

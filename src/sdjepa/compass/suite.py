@@ -159,11 +159,11 @@ def compass(
             record["published"] = published(
                 name, source.env, config=config, episodes=len(chosen), split=split
             )
-            if baseline and other:
+            if against and baseline and other:
                 reader = Reader(baseline.model)
                 beside = Case(other, reader, baseline, source, seed, None, progress)
                 found = _ALL[name](beside)
-                record["against"] = {"run": str(against), **_outcome(found)}
+                record["against"] = {"run": against.resolve().name, **_outcome(found)}
             written.append(write_json(folder / f"{name}.json", rounded(record)))
         progress(len(names), len(names), "done")
     return written

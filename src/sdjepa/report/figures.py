@@ -124,19 +124,28 @@ def _success_row(axes: Axes, row: _Row, y: float, *, wide: bool) -> None:
     axes.text(x, y_bar, f"{value:.3g}", ha="left", va="center", fontweight=bold, color=colour)
 
 
+def apart(heights: Sequence[float], *, least: float = 10.0) -> list[float]:
+    """Heights for words beside curves, moved down where two would stand on each other."""
+    placed, above = list(heights), float("inf")
+    for i in sorted(range(len(heights)), key=lambda i: -heights[i]):
+        placed[i] = above = min(heights[i], above - least)
+    return placed
+
+
 @styled
 def solved_by_step(runs: Sequence[tuple[str, Score]]) -> Figure:
     """Share of tasks solved within so many environment steps."""
     figure, axes = panel(3.6, 1.9)
     quiet(axes)
     last = max(score.budget or 1 for _, score in runs)
+    ends = apart([100 * score.num_solved / max(len(score.tasks), 1) for _, score in runs])
     for i, (label, score) in enumerate(runs):
         steps = np.sort([t.steps_to_success for t in score.tasks if t.steps_to_success is not None])
         last = max(last, int(steps[-1]) if len(steps) else 1)
         share = 100 * np.arange(len(steps) + 1) / max(len(score.tasks), 1)
         axes.step([0, *steps, last], [*share, share[-1]], where="post", color=SERIES[i % 6])
         if len(runs) > 1:
-            axes.text(last * 1.02, share[-1], label, color=SERIES[i % 6], va="center", fontsize=8)
+            axes.text(last * 1.02, ends[i], label, color=SERIES[i % 6], va="center", fontsize=8)
     axes.set(
         xlim=(0, last),
         ylim=(0, 100),

@@ -1,6 +1,7 @@
 """Section two: what does the latent know? The compass's verdicts first, figures on demand."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from sdjepa.report.blocks import columns, escape, missing, series_variable, spoken
 from sdjepa.report.compass_figures import in_print, ordered, panels, terms
@@ -34,8 +35,14 @@ def knowing(runs: Sequence[RunFiles]) -> str:
             )
     names = ordered({found.name for run in runs for found in run.compass})
     body = "".join(_diagnostic(name, runs, opened=i == 0) for i, name in enumerate(names))
+    beside = {
+        Path(str(found.record["against"]["run"])).name
+        for run in runs
+        for found in run.compass
+        if found.record.get("against")
+    }
     for run in runs:
-        if not run.compass:
+        if not run.compass and run.path.name not in beside:
             body += missing(f"{run.label} has no compass yet.", f"sdjepa compass {run.label}")
     return head + watch + body + "</section>"
 
@@ -56,7 +63,7 @@ def _diagnostic(name: str, runs: Sequence[RunFiles], *, opened: bool) -> str:
     if beside:
         verdicts.append(
             '<p class="verdict open"><span class="run">'
-            f"Baseline {escape(str(beside['run']))}</span>"
+            f"Baseline {escape(Path(str(beside['run'])).name)}</span>"
             f"{escape(spoken(beside['verdict']))}</p>"
         )
     return (

@@ -21,9 +21,11 @@ from sdjepa.report.style import to_svg
 from sdjepa.runs import write_atomic
 
 
-def report(runs: Sequence[Path], *, out: Path, figures: Path | None = None) -> Path:
+def report(
+    runs: Sequence[Path], *, out: Path, figures: Path | None = None, select: str | None = None
+) -> Path:
     """Write the page of `runs` to `out`; with `figures`, also every figure and table as files."""
-    read = read_runs(runs)
+    read = read_runs(runs, select=select)
     if figures is not None:
         export(read, figures)
     return write_atomic(out, render(read))

@@ -84,6 +84,12 @@ def _literature(member: tuple[RunFiles, Score]) -> str:
     if not published.success(score.env):
         return ""
     found = published.differences(run.config, score)
+    if not found and (others := published.otherwise(run.config, score)):
+        return (
+            '<p class="note"><b>The diamonds are models of this size, trained and planned with '
+            f"otherwise:</b> {escape(published.setting())}. This score departs from the paper in "
+            f"<code>{escape(', '.join(others))}</code>. A difference is not the method's alone.</p>"
+        )
     if not found:
         return (
             f'<p class="note">The published numbers come from the same setting '

@@ -7,6 +7,7 @@ from importlib.resources import files
 from typing import Any
 
 from sdjepa.config import Config
+from sdjepa.explain import explain
 from sdjepa.report.read import Score
 
 
@@ -75,3 +76,16 @@ def differences(config: Config, score: Score) -> tuple[str, ...]:
     if score.protocol != "lewm":
         found.append(f"the {score.protocol} protocol instead of lewm")
     return tuple(found)
+
+
+def otherwise(config: Config, score: Score) -> tuple[str, ...]:
+    """Every other setting in which a score departs from the paper: training, search and tasks."""
+    said = score.record.get("config") or {}
+    own = {key: said[key] for key in ("plan", "score") if key in said}
+    try:
+        config = Config.model_validate(config.model_dump() | own)
+    except ValueError:  # written by another version
+        return ()
+    return tuple(
+        f"{point.key} = {point.value}" for point in explain(config) if point.kind == "departs"
+    )

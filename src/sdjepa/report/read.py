@@ -76,6 +76,9 @@ class Diagnostic:
     extent: tuple[float, float, float, float] | None = None  # of a frame, in units of a path
 
 
+_NO_SEARCH = {"precision", "engine", "batch", "seed"}  # settings of how, not of what, to search
+
+
 @dataclass(frozen=True)
 class RunFiles:
     """Everything a page may say about one run."""
@@ -90,18 +93,28 @@ class RunFiles:
     parameters: int | None  # trainable, from the newest checkpoint; None without one
     digests: Mapping[str, str]  # file -> first 12 hex digits of its sha256
 
+    selected: str | None = None  # part of a score's name
+
     @property
     def headline(self) -> Score | None:
-        """The score planned as the run's own configuration says, else the first there is."""
+        """Of the scores selected, the one planned most like the run's own configuration says."""
         wanted = (self.config.score.protocol, self.config.plan.cost, self.config.plan.solver)
-        for score in self.scores:
-            if (score.protocol, score.cost, score.solver) == wanted:
-                return score
-        return self.scores[0] if self.scores else None
+        search = self.config.plan.model_dump(exclude=_NO_SEARCH)
+
+        def likeness(score: Score) -> tuple[bool, bool]:
+            planned = (score.record.get("config") or {}).get("plan") or {}
+            same = all(planned.get(key) == value for key, value in search.items())
+            return (score.protocol, score.cost, score.solver) == wanted, same
+
+        found = [s for s in self.scores if self.selected is None or self.selected in s.name]
+        return max(found, key=likeness) if found else None
 
 
-def read_runs(paths: Sequence[Path]) -> tuple[RunFiles, ...]:
-    """The runs at `paths`, labelled by the shortest path ends that tell them apart."""
+def read_runs(paths: Sequence[Path], *, select: str | None = None) -> tuple[RunFiles, ...]:
+    """The runs at `paths`, labelled by the shortest path ends that tell them apart.
+
+    Headlines come from scores whose name has `select` in it.
+    """
     if not paths:
         raise UserError("no run to report on. Give at least one: sdjepa report RUN")
     resolved = [path.resolve() for path in paths]
@@ -111,7 +124,12 @@ def read_runs(paths: Sequence[Path]) -> tuple[RunFiles, ...]:
     depth = 1
     while len({path.parts[-depth:] for path in resolved}) < len(resolved):
         depth += 1
-    return tuple(_read_run(path, label="/".join(path.parts[-depth:])) for path in resolved)
+    read = [_read_run(path, label="/".join(path.parts[-depth:])) for path in resolved]
+    for run in read:
+        if select is not None and not any(select in score.name for score in run.scores):
+            names = ", ".join(score.name for score in run.scores) or "none"
+            raise UserError(f"{run.path} has no score named like {select!r}; it has {names}")
+    return tuple(replace(run, selected=select) for run in read)
 
 
 def _read_run(path: Path, *, label: str) -> RunFiles:

@@ -166,7 +166,8 @@ def to_svg(figure: Figure, *, alt: str, name: str, zoom: float = 1.38) -> str:
     text = re.sub(r"<style[^>]*>.*?</style>", "", text, flags=re.S)
     text = re.sub(r"<!--.*?-->", "", text, flags=re.S)
     text = re.sub(r'<text style="([^"]*)"', _font, text)
-    text = re.sub(r"(\d+\.\d\d)\d+", r"\1", text)
+    # Places are rounded, numbers that are read are not.
+    text = re.sub(r"<[^>]*>", lambda tag: re.sub(r"(\d+\.\d\d)\d+", r"\1", tag[0]), text)
     for colour_name, (light, _) in PALETTE.items():
         text = text.replace(light, f"var(--{colour_name})")
     referenced = set(re.findall(r"#([\w-]+)", text))
