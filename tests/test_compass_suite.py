@@ -17,6 +17,7 @@ from sdjepa.compass.result import SAID, judge
 from sdjepa.compass.trace import load, save
 from sdjepa.config import Config
 from sdjepa.data.episodes import Episodes
+from sdjepa.data.pack import write_pack
 from sdjepa.errors import UserError
 from sdjepa.model.world_model import build
 from sdjepa.resolve import resolve
@@ -219,6 +220,9 @@ def test_wrong_requests_are_one_line(run, data, tmp_path):
     with pytest.raises(UserError, match="no dataset"):
         suite.compass(run, data=tmp_path / "nothing")
     source = Episodes.open(data)
+    pack = write_pack(source, [(0, 0)], tmp_path / "pack", offset=5, protocol="strict")
+    with pytest.raises(UserError, match="pack of tasks.*sdjepa collect"):
+        suite.compass(run, data=pack)
     source.info["split"]["test"] = [1]
     with pytest.raises(UserError, match="--split train"):
         suite.choose(source, run.config, split="test", count=40, seed=0)

@@ -128,7 +128,10 @@ def compass(
     split = split or config.compass.split
     seed = config.compass.seed if seed is None else seed
     wanted = config.compass.episodes if episodes is None else episodes
-    with Episodes.open(data or Path(config.data.path)) as source:
+    where = data or Path(config.data.path)
+    if not where.exists():
+        raise UserError(f"no dataset at {where}, where {run.path} had its own; {_collect(config)}")
+    with Episodes.open(where) as source:
         chosen = choose(source, config, split=split, count=wanted, seed=seed)
         k = config.model.k or STAND_IN
         folder = run.path / "compass"
@@ -169,8 +172,19 @@ def compass(
     return written
 
 
+def _collect(config: Config) -> str:
+    """The next command of someone without episodes."""
+    return (
+        f"make one: sdjepa collect {config.collect.env} --episodes 200 --out DIR, then --data DIR"
+    )
+
+
 def choose(source: Episodes, config: Config, *, split: Split, count: int, seed: int) -> list[int]:
     """Episodes to trace, drawn once from one side of the split; too short ones are left out."""
+    if "pack" in source.info:
+        raise UserError(
+            f"{source.path} is a pack of tasks, without the frames between; {_collect(config)}"
+        )
     shortest = config.data.frame_skip * (config.model.history + 2)
     able = [int(e) for e in source.episode_ids(split) if source.lengths[e] >= shortest]
     if len(able) < MIN_EPISODES:
