@@ -221,7 +221,7 @@ def test_wrong_requests_are_one_line(run, data, tmp_path):
         suite.compass(run, data=tmp_path / "nothing")
     source = Episodes.open(data)
     pack = write_pack(source, [(0, 0)], tmp_path / "pack", offset=5, protocol="strict")
-    with pytest.raises(UserError, match="pack of tasks.*sdjepa collect"):
+    with pytest.raises(UserError, match=r"pack of tasks.*sdjepa collect"):
         suite.compass(run, data=pack)
     source.info["split"]["test"] = [1]
     with pytest.raises(UserError, match="--split train"):
