@@ -455,3 +455,14 @@ def test_elsewhere_nothing_is_served_without_the_token():
         knock(token="secret", kind="websocket", query="token=secret", origin="http://other", **away)
         == 1008
     )
+
+
+def test_a_smaller_search_is_asked_for_on_the_command_line(
+    trained: Path, sdjepa, monkeypatch: pytest.MonkeyPatch
+):
+    served = []
+    monkeypatch.setattr("sdjepa.watch.server.watch", lambda run, **asked: served.append(asked))
+    code, _, err = sdjepa("watch", trained, "--set", "plan.candidates=9", "--set", "plan.elites=3")
+    assert code == 0, err
+    own = load_checkpoint(trained).config.plan
+    assert served[0]["plan"] == own.model_copy(update={"candidates": 9, "elites": 3})

@@ -50,6 +50,7 @@ def score(
     sdjepa score runs/a2 --protocol strict --tasks 100 --cost content,full
     """
     from sdjepa.data.episodes import Episodes
+    from sdjepa.data.pack import data_for
     from sdjepa.score import SWEEP_OFFSETS, check_room
     from sdjepa.scoring.trained import score as work
     from sdjepa.train.checkpoint import load_config
@@ -68,7 +69,7 @@ def score(
         sets=sets,
     )
     if len(configs) > 1 and manifest is None:
-        episodes = Episodes.open(data or Path(own.data.path))
+        episodes = Episodes.open(data_for(run, own.data.path, given=data))
         for config in configs:
             check_room(episodes, config.score)
     paths = []

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from sdjepa.cli.app import STAGES, DataPath, RunPath, Split, app, bar, console, said
+from sdjepa.cli.app import STAGES, DataPath, RunPath, Sets, Split, app, bar, console, said
 from sdjepa.errors import UserError
 
 
@@ -76,12 +76,14 @@ def watch(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "cpu",
     seed: Annotated[int, typer.Option(help="Chooses the tasks.")] = 0,
     data: DataPath = None,
+    sets: Sets = [],  # noqa: B006
 ) -> None:
     """Watch the planner act live in a browser, interfere, and see its compass jump.
 
     Serves this machine alone unless --host says otherwise; Ctrl-C ends it. Needs `sdjepa[watch]`.
+    Without a GPU, a smaller search keeps a large model moving.
 
-    sdjepa watch runs/a2
+    sdjepa watch runs/a2 --set plan.candidates=60 --set plan.elites=10 --set plan.iterations=6
     """
     needed = ("starlette", "uvicorn", "websockets")
     absent = [name for name in needed if importlib.util.find_spec(name) is None]
@@ -89,11 +91,14 @@ def watch(
         raise UserError(
             f"the live page needs {', '.join(absent)}; run: pip install 'sdjepa[watch]'"
         )
+    from sdjepa.resolve import change
+    from sdjepa.train.checkpoint import load_config
     from sdjepa.train.loop import pick_device
     from sdjepa.watch.server import watch as work
 
     work(
         run,
+        plan=change(load_config(run, checkpoint), list(sets)).plan,
         data_path=data,
         checkpoint=checkpoint,
         device=str(pick_device(device)),

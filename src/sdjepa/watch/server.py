@@ -12,6 +12,7 @@ import re
 import secrets
 import socket
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -22,6 +23,7 @@ from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, R
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from sdjepa.config import Plan
 from sdjepa.data.episodes import Episodes
 from sdjepa.data.pack import data_for
 from sdjepa.errors import UserError
@@ -154,6 +156,7 @@ class House:
 def watch(
     path: Path,
     *,
+    plan: Plan | None = None,  # None: the run's own search
     data_path: Path | None = None,
     checkpoint: str = "latest",
     device: str = "cpu",
@@ -168,6 +171,8 @@ def watch(
         token = token or secrets.token_urlsafe(24)
     listening = _bind(host, port)
     loaded = load_checkpoint(path, checkpoint, device=device)
+    if plan is not None:
+        loaded = replace(loaded, config=loaded.config.model_copy(update={"plan": plan}))
     data = Episodes.open(data_for(path, loaded.config.data.path, given=data_path))
     out = path / "watch"
 
