@@ -120,6 +120,8 @@ def test_a_model_of_published_size_made_otherwise_is_not_called_the_same_setting
         assert published.differences(config, said) == ()
         found = published.otherwise(paper, said)
         assert [point.split(" ")[0] for point in found] == [f"plan.{name}" for name in departs]
+    unknown = replace(score, record={"config": {"plan": {"no_such_setting": 1}}})
+    assert published.otherwise(paper, unknown), "what cannot be read is not called the same"
 
 
 def test_each_verdict_stands_before_its_figures(page: str) -> None:

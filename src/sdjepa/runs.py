@@ -127,8 +127,9 @@ def provenance() -> dict[str, Any]:
 def _gpu() -> str:
     """The GPU that is in use; torch is not loaded to find out."""
     torch = sys.modules.get("torch")
-    used = torch is not None and torch.cuda.is_initialized()
-    return f", {torch.cuda.get_device_name()}" if torch is not None and used else ""
+    if torch is None or not torch.cuda.is_initialized():
+        return ""
+    return f", {torch.cuda.get_device_name()}"
 
 
 @dataclass(frozen=True)

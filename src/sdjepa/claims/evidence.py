@@ -16,7 +16,7 @@ from numpy import ndarray
 
 from sdjepa.claims.paper import Arm, Paper, paper
 from sdjepa.compare import NEEDED, Entry, compare
-from sdjepa.config import Config, Plan
+from sdjepa.config import PLAN_MEANS, Config, Plan
 from sdjepa.errors import UserError
 from sdjepa.explain import explain, governed_keys
 from sdjepa.ledger import lines
@@ -28,7 +28,7 @@ OWN = Plan()
 TRAINING = ("data", "model", "objectives", "train")
 GOVERNED = {key for preset in RUNGS.values() for key in preset}
 # All that may change which plan is found, so that a new setting is never overlooked.
-SEARCH = [n for n in Plan.model_fields if n not in {"cost", "seed", "batch", "precision", "engine"}]
+SEARCH = [name for name in Plan.model_fields if name not in {*PLAN_MEANS, "cost"}]
 
 
 @dataclass(frozen=True)

@@ -33,14 +33,6 @@ MOST_SLOPES, MOST_STEPS = 1.5, 16  # triangles are moved by no more than these, 
 PROGRAM = """
 #version 430
 layout(local_size_x = 128) in;
-layout(std430, binding = 0) readonly buffer Places { float places[]; };
-layout(std430, binding = 1) readonly buffer Corners { uint corners[]; };
-// First triangle, number of triangles, first place in the result, first vertex.
-layout(std430, binding = 2) readonly buffer Geoms { uvec4 geoms[]; };
-layout(std430, binding = 3) readonly buffer Matrices { vec4 matrices[]; };
-layout(std430, binding = 4) writeonly buffer Kept { uint kept[]; };
-layout(std430, binding = 5) buffer Commands { uint commands[]; };
-layout(std430, binding = 6) buffer Nearest { uint nearest[]; };
 // Geom, first triangle, number of triangles, threads of each as a power of two.
 layout(std430, binding = 7) readonly buffer Groups { uvec4 groups[]; };
 layout(std430, binding = 8) readonly buffer Boxes { ivec4 boxes[]; };
@@ -49,7 +41,6 @@ layout(std430, binding = 9) readonly buffer Starts { uint starts[]; };  // of bo
 layout(std430, binding = 10) readonly buffer Across { uint across[]; };
 uniform uint num_geoms;
 uniform uint first_scene;
-uniform uint total;  // triangles of a scene
 const uint NONE = 0xFFFFFFFFu;
 // Corners that move by a margin change slopes by 2 margins / height of themselves: by 0.16 if the
 // height is STOUT less what it loses itself. So 1.5 slopes are no more than 1.75.
@@ -57,7 +48,7 @@ const float STOUT = 0.125, SLOPES = 2.0, WIDER = 0.0625;  // texels by which lin
 shared uint words[4];
 shared uint start;
 uint scene;
-PLANES
+SHARED
 vec3 put(uint geom, uint corner) {
     uint from = 3 * (geoms[geom].w + corner), at = 3 * (scene * num_geoms + geom);
     vec4 place = vec4(places[from], places[from + 1], places[from + 2], 1);

@@ -25,22 +25,13 @@ SHARES = 8  # of a geom that is noted
 PROGRAM = """
 #version 430
 layout(local_size_x = 512) in;
-layout(std430, binding = 0) readonly buffer Places { float places[]; };
-layout(std430, binding = 1) readonly buffer Corners { uint corners[]; };
-// First triangle, number of triangles, first place in the result, first vertex.
-layout(std430, binding = 2) readonly buffer Geoms { uvec4 geoms[]; };
-layout(std430, binding = 3) readonly buffer Matrices { vec4 matrices[]; };
-layout(std430, binding = 4) writeonly buffer Kept { uint kept[]; };
-layout(std430, binding = 5) writeonly buffer Commands { uint commands[]; };
-layout(std430, binding = 6) buffer Nearest { uint nearest[]; };
-uniform uint total;  // triangles of a scene
 uniform vec2 samples[8];
 uniform uint num_samples;
 uniform float size;  // of the picture
 uniform float near;
 const float STOUT = 0.0625, LARGE = 7.0;
 shared uint words[16];
-PLANES
+SHARED
 vec3 put(uint geom, uint corner, vec4 x, vec4 y, vec4 w) {
     uint at = 3 * (geoms[geom].w + corner);
     vec4 place = vec4(places[at], places[at + 1], places[at + 2], 1);

@@ -21,8 +21,18 @@ from sdjepa.envs.gl_calls import Unsupported, forgive, gl_function
 
 AGES = 255  # of notes that are told apart before all are cleared
 NOTES = 6  # the buffer they are in
-# What a triangle's corners (x, y, and a depth that is larger if nearer) say of its depth anywhere.
-PLANES = """
+# The buffers of all sieves, and what a triangle's corners (x, y, and a depth that is larger if
+# nearer) say of its depth anywhere.
+SHARED = """
+layout(std430, binding = 0) readonly buffer Places { float places[]; };
+layout(std430, binding = 1) readonly buffer Corners { uint corners[]; };
+// First triangle, number of triangles, first place in the result, first vertex.
+layout(std430, binding = 2) readonly buffer Geoms { uvec4 geoms[]; };
+layout(std430, binding = 3) readonly buffer Matrices { vec4 matrices[]; };
+layout(std430, binding = 4) writeonly buffer Kept { uint kept[]; };
+layout(std430, binding = 5) buffer Commands { uint commands[]; };
+layout(std430, binding = 6) buffer Nearest { uint nearest[]; };
+uniform uint total;  // triangles of a scene
 uniform float margin;
 uniform uint age;  // of notes that count, in the upper 8 bits; the lower 24 are a depth
 const uint NEAREST = 0xFFFFFFu;
@@ -110,7 +120,7 @@ class Sieve:
         self._made: list[int] = []
         # Two programs: in one, what decides between them would be asked for every sample.
         for said in ("true", "false"):
-            self._program(source.replace("PLANES", PLANES).replace("NOTING", said))
+            self._program(source.replace("SHARED", SHARED).replace("NOTING", said))
         # What notes and what chooses, and among how many groups of threads each shares out a geom.
         self.programs = list(zip(self._made, shares, strict=True))
         for program in self._made:

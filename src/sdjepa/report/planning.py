@@ -87,8 +87,9 @@ def _literature(member: tuple[RunFiles, Score]) -> str:
     if not found and (others := published.otherwise(run.config, score)):
         return (
             '<p class="note"><b>The diamonds are models of this size, trained and planned with '
-            f"otherwise:</b> {escape(published.setting())}. This score departs from the paper in "
-            f"<code>{escape(', '.join(others))}</code>. A difference is not the method's alone.</p>"
+            f"in the paper's way:</b> {escape(published.setting())}. This score departs from that "
+            f"in <code>{escape(', '.join(others))}</code>. "
+            "A difference is not the method's alone.</p>"
         )
     if not found:
         return (

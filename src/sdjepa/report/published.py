@@ -85,7 +85,7 @@ def otherwise(config: Config, score: Score) -> tuple[str, ...]:
     try:
         config = Config.model_validate(config.model_dump() | own)
     except ValueError:  # written by another version
-        return ()
+        return ("settings that this version cannot read",)
     return tuple(
         f"{point.key} = {point.value}" for point in explain(config) if point.kind == "departs"
     )

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sdjepa.config import Config
+from sdjepa.config import PLAN_MEANS, Config
 from sdjepa.errors import UserError
 from sdjepa.runs import Run, read_json
 
@@ -76,9 +76,6 @@ class Diagnostic:
     extent: tuple[float, float, float, float] | None = None  # of a frame, in units of a path
 
 
-_NO_SEARCH = {"precision", "engine", "batch", "seed"}  # settings of how, not of what, to search
-
-
 @dataclass(frozen=True)
 class RunFiles:
     """Everything a page may say about one run."""
@@ -92,14 +89,13 @@ class RunFiles:
     compass: tuple[Diagnostic, ...]
     parameters: int | None  # trainable, from the newest checkpoint; None without one
     digests: Mapping[str, str]  # file -> first 12 hex digits of its sha256
-
     selected: str | None = None  # part of a score's name
 
     @property
     def headline(self) -> Score | None:
         """Of the scores selected, the one planned most like the run's own configuration says."""
         wanted = (self.config.score.protocol, self.config.plan.cost, self.config.plan.solver)
-        search = self.config.plan.model_dump(exclude=_NO_SEARCH)
+        search = self.config.plan.model_dump(exclude=PLAN_MEANS)
 
         def likeness(score: Score) -> tuple[bool, bool]:
             planned = (score.record.get("config") or {}).get("plan") or {}
