@@ -1,6 +1,5 @@
 """Cheaper ways of drawing have MuJoCo's pixels, and give back what they took."""
 
-import ctypes
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ from sdjepa.envs import (
     caster,
     gl,
     gl_calls,
-    ground,
     lit,
     painter,
     seen,
@@ -87,7 +85,6 @@ def test_scenes_sifted_together_are_mujocos_byte_for_byte():
             assert np.array_equal(ours._read()[::-1], frames[number])
         ours.ready(scenes[:1])
     assert ours.show is not None
-    assert ours.show.ground is not None
     assert ours.caster is not None
     assert ours.caster.lit is not None
     left = ours.show.sieve.counts(1).sum() / ours.show.sieve.total
@@ -218,109 +215,6 @@ def test_a_sieve_that_drops_what_is_seen_is_not_used(meshed, monkeypatch):
     assert other.show is None
     assert other.visible is not None
     other.close()
-
-
-def sent(name: int, *, triangles: int) -> np.ndarray:
-    """What a list hands on to be filled, by triangle: corners with colours and texture's places."""
-    from OpenGL import GL
-    from OpenGL.raw.GL.VERSION import GL_1_0 as plain
-
-    gl_calls.forgive()
-    GL.glPushAttrib(GL.GL_ALL_ATTRIB_BITS)
-    for matrix in (GL.GL_PROJECTION, GL.GL_MODELVIEW):
-        GL.glMatrixMode(matrix)
-        GL.glPushMatrix()
-        GL.glLoadIdentity()
-    GL.glPushMatrix()  # which the list replaces
-    GL.glDisable(GL.GL_CULL_FACE)
-    GL.glDisable(GL.GL_LIGHTING)
-    room = (ctypes.c_float * (triangles * (2 + 3 * 12)))()
-    plain.glFeedbackBuffer(len(room), GL.GL_4D_COLOR_TEXTURE, room)
-    plain.glRenderMode(GL.GL_FEEDBACK)
-    plain.glCallList(name)
-    assert plain.glRenderMode(GL.GL_RENDER) == len(room)
-    GL.glPopMatrix()
-    for matrix in (GL.GL_MODELVIEW, GL.GL_PROJECTION):
-        GL.glMatrixMode(matrix)
-        GL.glPopMatrix()
-    GL.glPopAttrib()
-    return np.ctypeslib.as_array(room).reshape(triangles, -1)
-
-
-def test_the_ground_is_mujocos_without_what_is_beside_the_picture(meshed):
-    from OpenGL import GL
-
-    env, own = meshed
-    model, data, camera = env.subject()
-    other = painter.Painter(model, size=SIZE, shadow=0, ways=("cast", "show"))
-    right = own.plain(data, camera)
-    assert np.array_equal(other.paint(data, camera), right)
-    assert other.show is not None
-    found = other.show.ground
-    assert found is not None
-    assert 0.4 < found.kept / found.total < 0.55
-    own_list, theirs = (lists[found._planes[0]] for lists in (found._cut, found._whole))
-    cut, whole = sent(own_list, triangles=found.kept), sent(theirs, triangles=found.total)
-    rows = iter(map(bytes, whole))
-    assert all(row in rows for row in map(bytes, cut))  # to the bit, and in order
-    # From elsewhere, all of it; from where it was, again what is in the picture.
-    there = data.cam_xpos.copy()
-    for moved in (np.array([0.0, 0.4, 0.3]), np.zeros(3)):
-        data.cam_xpos[:] = there + moved
-        drawn = other.paint(data, camera)
-        assert np.array_equal(drawn, own.plain(data, camera))
-        assert np.array_equal(drawn, right) == (not moved.any())
-        lists = found.drawn(other._scene.mjv)
-        assert lists is (found._whole if moved.any() else found._cut)
-    other.make_current()
-    other.show.whole_ground()
-    assert not GL.glIsList(own_list)
-    assert GL.glIsList(theirs)
-    assert np.array_equal(other.paint(data, camera), right)
-    other.close()
-
-
-def test_a_ground_that_differs_is_given_up_alone(meshed, monkeypatch):
-    env, own = meshed
-    model, data, camera = env.subject()
-    inside = ground.inside
-    monkeypatch.setattr(ground, "inside", lambda *given, **named: ~inside(*given, **named))
-    other = painter.Painter(model, size=SIZE, shadow=0, ways=("cast", "show"))
-    assert np.array_equal(other.paint(data, camera), own.plain(data, camera))
-    assert other.show is not None
-    assert other.show.ground is None
-    other.close()
-
-
-def test_of_a_plane_every_quad_in_the_picture_is_kept():
-    rng = np.random.default_rng(0)
-    corners, quads = ground.grid(np.array([1.0, 0.5, 0.03]))
-    # 32 or 16 of 6 cm, and on either side what is left over.
-    assert len(quads) == (32 + 2) * (16 + 2)
-    steps = np.diff(np.unique(corners[:, 5]))
-    assert np.allclose(steps, [0.04, *[0.06] * 32, 0.04], atol=1e-6)
-    assert np.allclose(corners[:, 0], (corners[:, 5] + 1) / 2)
-    assert np.allclose(corners[:, 1], (0.5 - corners[:, 6]) / 1)
-    low, high = corners[quads[:, 0], 5:7], corners[quads[:, 2], 5:7]
-    seen_points = far_quads = 0
-    for _ in range(20):
-        look = np.linalg.qr(rng.normal(size=(3, 3)))[0]
-        pixels = np.array([[1.2 * SIZE, 0, SIZE / 2], [0, 1.2 * SIZE, SIZE / 2], [0, 0, 1]])
-        matrix = pixels @ np.column_stack([look, rng.uniform(-0.7, 0.7, 3)])
-        kept = ground.inside(corners[:, 5:], quads, matrix=matrix, size=SIZE)
-        places = rng.uniform([-1, -0.5], [1, 0.5], (2000, 2))
-        x, y, depth = matrix[:, :2] @ places.T + matrix[:, 3:]
-        shown = (depth > 0) & (np.abs(np.stack([x, y]) / depth - SIZE / 2) < SIZE / 2).all(0)
-        owner = np.all((places[:, None] >= low) & (places[:, None] <= high), axis=-1)
-        assert kept[np.argmax(owner[shown], axis=1)].all()
-        seen_points += int(shown.sum())
-        # A quad whose corners all lie far beyond one edge is not.
-        x, y, depth = matrix[:, :3] @ corners[:, 5:].T + matrix[:, 3:]
-        room = np.minimum(x - 1.1 * SIZE * depth, depth)
-        beside = (room[quads] > 0).all(1)
-        assert not kept[beside].any()
-        far_quads += int(beside.sum())
-    assert min(seen_points, far_quads) > 500
 
 
 def test_closing_gives_every_list_and_buffer_back(meshed):

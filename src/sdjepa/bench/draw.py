@@ -118,7 +118,6 @@ class Drawing:
             ("own map", painter.caster),
             ("only what is lit", painter.caster and painter.caster.lit),
             ("own scene", painter.show),
-            ("ground cut", painter.show and painter.show.ground),
             ("meshes cut", painter.visible),
         ):
             yield f"in use: {what}", float(way is not None), "(1 = yes)", {}
@@ -146,12 +145,6 @@ class Drawing:
             ("the scene's ground", {"most": 1}),
         ):
             yield self._line(f"GPU: {what}", painter, functools.partial(_scene_only, **part))
-        ground, show.ground = show.ground, None
-        draw = functools.partial(_scene_only, most=1)
-        yield self._line("GPU: the scene's ground, whole", painter, draw)
-        show.ground = ground
-        if ground is not None:
-            yield "triangles kept of the ground", float(ground.kept), "", {"of": ground.total}
         seen = show.sieve
         to_picture = np.array([scene.to_picture for scene in self._scenes])
         sift = functools.partial(seen.sift, to_picture)

@@ -6,8 +6,7 @@ drawing has. There are four:
 - "cast": `Caster` draws the shadow map, everywhere. Without it MuJoCo draws all.
 - "lit": of meshes, only what `Lit` leaves is drawn into the map. On GPUs, which fill slowly and
   choose fast.
-- "show": `Show` draws the scene, of meshes only what `Seen` leaves, of the ground what is in the
-  picture. On GPUs.
+- "show": `Show` draws the scene, of meshes only what `Seen` leaves. On GPUs.
 - "cut": MuJoCo draws the scene, of meshes what `Visible` leaves. Where a processor draws, which
   chooses triangles no faster than it draws them, or where "show" failed.
 """
@@ -228,10 +227,8 @@ class Painter:
         self.show = self._try("show", self._make_show, scene)
         scene.slot = None
         if self.show is not None and not self._equal(scene, whole):
-            self.show.whole_ground()
-            if not self._equal(scene, whole):
-                self.show.close()
-                self.show = None
+            self.show.close()
+            self.show = None
         if self.show is not None:
             return
         self.visible = self._try("cut", self._make_visible, scene)

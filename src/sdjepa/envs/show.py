@@ -4,7 +4,7 @@ MuJoCo draws meshes from display lists, which cannot leave out other triangles i
 is given a scene without geoms: it clears the picture, sets lights and camera, and draws the sky.
 Then geoms are drawn here as it would have: all once in the light that casts no shadow, all again to
 add the light that does, each pass in MuJoCo's order, as of two surfaces equally far the last is
-seen. Of meshes only what `Seen` leaves is drawn, of the ground what `Ground` does.
+seen. Of meshes only what `Seen` leaves is drawn.
 """
 
 import importlib
@@ -15,7 +15,6 @@ from jaxtyping import Float
 
 from sdjepa.envs.caster import Pose
 from sdjepa.envs.gl_calls import Unsupported, forgive, gl_function
-from sdjepa.envs.ground import Ground
 from sdjepa.envs.seen import DEPTH_BITS, Seen
 from sdjepa.envs.visible import Mesh, read_mesh
 
@@ -75,7 +74,6 @@ class Show:
         self._first = int(first)
         self._compile(geoms)
         self._compile_passes()
-        self.ground: Ground | None = self._make_ground(model, scene, geoms)
 
     def _check(self, scene: Any, geoms: list[Any]) -> None:
         """That the scene needs no pass and no state that is not known here."""
@@ -202,32 +200,10 @@ class Show:
         gl.glDisable(gl.GL_TEXTURE_2D)
         gl.glEndList()
 
-    def _make_ground(self, model: Any, scene: Any, geoms: list[Any]) -> Ground:
-        plane = self._mujoco.mjtGeom.mjGEOM_PLANE
-        numbers = [i for i, geom in enumerate(geoms) if geom.type == plane]
-        turns = np.array([geoms[i].mat for i in numbers], np.float64).reshape(-1, 3, 3)
-        places = np.array([geoms[i].pos for i in numbers], np.float64).reshape(-1, 3)
-        planes = dict(zip(numbers, self._put(scene, turns, places), strict=True))
-        return Ground(model, scene, planes=planes, size=self._size, drawn=self._drawn)
-
-    def whole_ground(self) -> None:
-        """Draw MuJoCo's planes again."""
-        if self.ground is not None:
-            self.ground.close()
-        self.ground = None
-
     def matrices(self, scene: Any, data: Any) -> Float[np.ndarray, "geoms 3 4"]:
-        """From meshes to pixels, for the sieve."""
+        """From meshes to pixels, for the sieve: x w, y w and w."""
         turns = data.geom_xmat[self._objects].reshape(-1, 3, 3)
-        return self._put(scene, turns, data.geom_xpos[self._objects])
-
-    def _put(
-        self,
-        scene: Any,
-        turns: Float[np.ndarray, "geoms 3 3"],
-        places: Float[np.ndarray, "geoms 3"],
-    ) -> Float[np.ndarray, "geoms 3 4"]:
-        """From geoms to pixels: x w, y w and w."""
+        places = data.geom_xpos[self._objects]
         camera, half = scene.camera[0], self._size / 2
         eye = np.mean([np.asarray(scene.camera[i].pos, np.float64) for i in (0, 1)], axis=0)
         forward = np.asarray(camera.forward, dtype=np.float64)
@@ -259,18 +235,15 @@ class Show:
         self._enable(gl.GL_NORMAL_ARRAY)
         self.sieve.bind()
         where, turns = pose.places[:most].tolist(), pose.turns.ctypes.data
-        drawn = self._drawn if self.ground is None else self.ground.drawn(scene)
         for second in (0, 1):
             self._call(self._edges[2 * second])
-            self._pass(second, slot=slot, where=where, turns=turns, drawn=drawn)
+            self._pass(second, slot=slot, where=where, turns=turns)
             self._call(self._edges[2 * second + 1])
         self.sieve.release()
         self._disable(gl.GL_NORMAL_ARRAY)
         self._disable(gl.GL_VERTEX_ARRAY)
 
-    def _pass(
-        self, second: int, *, slot: int, where: list[list[float]], turns: int, drawn: list[int]
-    ) -> None:
+    def _pass(self, second: int, *, slot: int, where: list[list[float]], turns: int) -> None:
         call, move, turn, meshes = self._call, self._move, self._turn, self._place
         for number, place in enumerate(where):
             call(self._first + 2 * number + second)
@@ -278,14 +251,13 @@ class Show:
             turn(turns + 64 * number)
             mesh = meshes.get(number)
             if mesh is None:
-                call(drawn[number])
+                call(self._drawn[number])
             else:
                 self.sieve.draw(slot, mesh)
 
     def close(self) -> None:
         """Give everything back to OpenGL."""
         forgive()
-        self.whole_ground()
         self.sieve.close()
         self._gl.glDeleteLists(self._first, self._count)
         self._gl.glDeleteBuffers(1, [self._normals])
