@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from sdjepa.envs import (
+    backdrop,
     base,
     caster,
     gl,
@@ -85,6 +86,7 @@ def test_scenes_sifted_together_are_mujocos_byte_for_byte():
             assert np.array_equal(ours._read()[::-1], frames[number])
         ours.ready(scenes[:1])
     assert ours.show is not None
+    assert ours.show.backdrop is not None
     assert ours.caster is not None
     assert ours.caster.lit is not None
     left = ours.show.sieve.counts(1).sum() / ours.show.sieve.total
@@ -109,6 +111,7 @@ def test_an_episode_drawn_by_every_way_is_mujocos():
             env.step(policy())
     assert differing <= 1  # pixel, of 600,000
     assert ours.show is not None
+    assert ours.show.backdrop is not None
     assert ours.caster is not None
     assert ours.caster.lit is not None
     ours.close()
@@ -214,6 +217,44 @@ def test_a_sieve_that_drops_what_is_seen_is_not_used(meshed, monkeypatch):
     assert other.caster.lit is None
     assert other.show is None
     assert other.visible is not None
+    other.close()
+
+
+def test_sky_and_ground_are_copied_only_while_camera_lights_and_ground_stand(meshed, monkeypatch):
+    env, own = meshed
+    model, data, camera = env.subject()
+    other = painter.Painter(model, size=SIZE, shadow=0, ways=("cast", "show"))
+    right = own.plain(data, camera)
+    assert np.array_equal(other.paint(data, camera), right)
+    assert other.show is not None
+    assert other.show.backdrop is not None
+    done: list[str] = []
+    for name in ("keep", "put"):
+        work = getattr(backdrop.Backdrop, name)
+        monkeypatch.setattr(
+            backdrop.Backdrop, name, lambda *given, f=work, n=name: (done.append(n), f(*given))
+        )
+    plain = data.light_xpos[int(np.argmin(model.light_castshadow))]
+    for place in (data.cam_xpos, plain, data.geom_xpos[model.geom("floor").id]):
+        there = place.copy()
+        for moved in (0.05, 0.05, 0):
+            place[:] = there + moved
+            drawn = other.paint(data, camera)
+            assert np.array_equal(drawn, own.plain(data, camera))
+            assert np.array_equal(drawn, right) == (not moved)
+    assert done == ["keep", "put", "keep"] * 3
+    other.close()
+
+
+def test_a_backdrop_that_differs_is_given_up_alone(meshed, monkeypatch):
+    env, own = meshed
+    model, data, camera = env.subject()
+    monkeypatch.setattr(backdrop.Backdrop, "put", lambda _: None)
+    other = painter.Painter(model, size=SIZE, shadow=0, ways=("cast", "show"))
+    assert np.array_equal(other.paint(data, camera), own.plain(data, camera))
+    assert other.show is not None
+    assert other.show.backdrop is None
+    assert np.array_equal(other.paint(data, camera), own.plain(data, camera))
     other.close()
 
 

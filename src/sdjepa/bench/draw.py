@@ -42,6 +42,11 @@ def _scene_only(
         painter.show.draw(scene.mjv, scene.pose, slot=scene.slot, side=side, most=most)
 
 
+def _none_but_sky(painter: Painter, scene: Scene, *, sky: bool) -> None:
+    if painter.show is not None:
+        painter.show.render_none(scene.mjv, side=NATIVE_SIZE, sky=sky)
+
+
 class Drawing:
     """The scenes of one sheet, to be drawn again and again."""
 
@@ -118,6 +123,7 @@ class Drawing:
             ("own map", painter.caster),
             ("only what is lit", painter.caster and painter.caster.lit),
             ("own scene", painter.show),
+            ("backdrop", painter.show and painter.show.backdrop),
             ("meshes cut", painter.visible),
         ):
             yield f"in use: {what}", float(way is not None), "(1 = yes)", {}
@@ -136,7 +142,8 @@ class Drawing:
     def _scene_lines(self, painter: Painter, show: Show) -> Iterator[Line]:
         """What the scene costs: all of it, then parts, and with what is left out for being hidden.
 
-        In one pixel, what is left is work on vertices and triangles. The first geom is the ground.
+        In one pixel, what is left is work on vertices and triangles. The first geom is the ground,
+        and that and the sky come from the backdrop.
         """
         for what, part in (
             ("only the scene", {}),
@@ -145,6 +152,7 @@ class Drawing:
             ("the scene's ground", {"most": 1}),
         ):
             yield self._line(f"GPU: {what}", painter, functools.partial(_scene_only, **part))
+        yield from self._backdrop_lines(painter, show)
         seen = show.sieve
         to_picture = np.array([scene.to_picture for scene in self._scenes])
         sift = functools.partial(seen.sift, to_picture)
@@ -155,6 +163,17 @@ class Drawing:
         yield "triangles with what is hidden", float(np.mean(counts)), "", {"of": seen.total}
         seen.programs = both
         yield from self._choosing_lines("the picture", painter, seen, sift)
+
+    def _backdrop_lines(self, painter: Painter, show: Show) -> Iterator[Line]:
+        """What the backdrop costs, and what it saves."""
+        backdrop, show.backdrop = show.backdrop, None
+        yield self._line("GPU: the scene without a backdrop", painter, _scene_only)
+        show.backdrop = backdrop
+        if backdrop is not None:
+            yield self._line("GPU: copying the backdrop", painter, lambda *_: backdrop.put())
+        for what, sky in (("nothing", False), ("the sky", True)):
+            draw = functools.partial(_none_but_sky, sky=sky)
+            yield self._line(f"GPU: MuJoCo draws {what}", painter, draw)
 
     def _choosing_lines(
         self, what: str, painter: Painter, sieve: Sieve, sift: Callable[[], None]

@@ -6,7 +6,8 @@ drawing has. There are four:
 - "cast": `Caster` draws the shadow map, everywhere. Without it MuJoCo draws all.
 - "lit": of meshes, only what `Lit` leaves is drawn into the map. On GPUs, which fill slowly and
   choose fast.
-- "show": `Show` draws the scene, of meshes only what `Seen` leaves. On GPUs.
+- "show": `Show` draws the scene, of meshes only what `Seen` leaves, sky and ground from a copy if
+  that, too, has those pixels. On GPUs.
 - "cut": MuJoCo draws the scene, of meshes what `Visible` leaves. Where a processor draws, which
   chooses triangles no faster than it draws them, or where "show" failed.
 """
@@ -229,6 +230,8 @@ class Painter:
         if self.show is not None and not self._equal(scene, whole):
             self.show.close()
             self.show = None
+        if self.show is not None and not self._equal(scene, whole):  # with the backdrop just kept
+            self.show.draw_all()
         if self.show is not None:
             return
         self.visible = self._try("cut", self._make_visible, scene)

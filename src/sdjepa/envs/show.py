@@ -4,7 +4,7 @@ MuJoCo draws meshes from display lists, which cannot leave out other triangles i
 is given a scene without geoms: it clears the picture, sets lights and camera, and draws the sky.
 Then geoms are drawn here as it would have: all once in the light that casts no shadow, all again to
 add the light that does, each pass in MuJoCo's order, as of two surfaces equally far the last is
-seen. Of meshes only what `Seen` leaves is drawn.
+seen. Of meshes only what `Seen` leaves is drawn; sky and ground are taken from a `Backdrop`.
 """
 
 import importlib
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from sdjepa.envs.backdrop import Backdrop
 from sdjepa.envs.caster import Pose
 from sdjepa.envs.gl_calls import Unsupported, forgive, gl_function
 from sdjepa.envs.seen import DEPTH_BITS, Seen
@@ -74,6 +75,9 @@ class Show:
         self._first = int(first)
         self._compile(geoms)
         self._compile_passes()
+        plane = self._mujoco.mjtGeom.mjGEOM_PLANE
+        self._still = int(geoms[0].type == plane)  # of geoms, from the first on
+        self.backdrop: Backdrop | None = Backdrop(context, size=size)
 
     def _check(self, scene: Any, geoms: list[Any]) -> None:
         """That the scene needs no pass and no state that is not known here."""
@@ -224,10 +228,12 @@ class Show:
         most: int | None = None,
     ) -> None:
         """Draw a scene sifted as number `slot`; for timing, into `side` pixels, or `most` geoms."""
-        count, scene.ngeom = scene.ngeom, 0
-        rect = self._mujoco.MjrRect(0, 0, side or self._size, side or self._size)
-        self._mujoco.mjr_render(rect, scene, self._context)
-        scene.ngeom = count
+        behind = None if side else self.backdrop
+        of = self._standing(scene)
+        known = behind is not None and behind.shows(of)
+        self.render_none(scene, side=side or self._size, sky=not known)
+        if behind is not None and known:
+            behind.put()
         gl = self._gl
         self._bind(gl.GL_ARRAY_BUFFER, self._normals)
         self._pointer(gl.GL_FLOAT, 0, None)
@@ -235,19 +241,26 @@ class Show:
         self._enable(gl.GL_NORMAL_ARRAY)
         self.sieve.bind()
         where, turns = pose.places[:most].tolist(), pose.turns.ctypes.data
+        still = min(self._still, len(where))
         for second in (0, 1):
             self._call(self._edges[2 * second])
-            self._pass(second, slot=slot, where=where, turns=turns)
+            if second or not known:
+                self._pass(second, range(still), slot=slot, where=where, turns=turns)
+            if behind is not None and not second and not known and most is None:
+                behind.keep(of)
+            self._pass(second, range(still, len(where)), slot=slot, where=where, turns=turns)
             self._call(self._edges[2 * second + 1])
         self.sieve.release()
         self._disable(gl.GL_NORMAL_ARRAY)
         self._disable(gl.GL_VERTEX_ARRAY)
 
-    def _pass(self, second: int, *, slot: int, where: list[list[float]], turns: int) -> None:
+    def _pass(
+        self, second: int, numbers: range, *, slot: int, where: list[list[float]], turns: int
+    ) -> None:
         call, move, turn, meshes = self._call, self._move, self._turn, self._place
-        for number, place in enumerate(where):
+        for number in numbers:
             call(self._first + 2 * number + second)
-            move(*place)
+            move(*where[number])
             turn(turns + 64 * number)
             mesh = meshes.get(number)
             if mesh is None:
@@ -255,9 +268,38 @@ class Show:
             else:
                 self.sieve.draw(slot, mesh)
 
+    def render_none(self, scene: Any, *, side: int, sky: bool) -> None:
+        """Have MuJoCo draw no geoms, only the sky or not even that."""
+        flag, flags = self._mujoco.mjtRndFlag.mjRND_SKYBOX, scene.flags
+        before = int(flags[flag])
+        count, scene.ngeom = scene.ngeom, 0
+        flags[flag] = before and sky
+        self._mujoco.mjr_render(self._mujoco.MjrRect(0, 0, side, side), scene, self._context)
+        flags[flag] = before
+        scene.ngeom = count
+
+    def _standing(self, scene: Any) -> list[Any]:
+        """All that decides what sky and ground look like; what else does is of the first scene."""
+        found: list[Any] = []
+        for camera in (scene.camera[0], scene.camera[1]):
+            found += [each.tobytes() for each in (camera.pos, camera.forward, camera.up)]
+            found += [camera.frustum_top, camera.frustum_near, camera.frustum_far]
+        for light in (scene.lights[i] for i in range(scene.nlight)):
+            found += [light.pos.tobytes(), light.dir.tobytes()]
+        for geom in (scene.geoms[i] for i in range(self._still)):
+            found += [geom.pos.tobytes(), geom.mat.tobytes()]
+        return found
+
+    def draw_all(self) -> None:
+        """Draw sky and ground in every scene again."""
+        if self.backdrop is not None:
+            self.backdrop.close()
+        self.backdrop = None
+
     def close(self) -> None:
         """Give everything back to OpenGL."""
         forgive()
+        self.draw_all()
         self.sieve.close()
         self._gl.glDeleteLists(self._first, self._count)
         self._gl.glDeleteBuffers(1, [self._normals])
