@@ -223,6 +223,19 @@ def test_a_run_directory_is_not_overwritten(trained: Path, tiny_config: Config):
     assert (trained / "config.toml").read_bytes() == before
 
 
+def test_the_manifest_names_a_gpu_that_is_in_use_only_once_training_began(
+    tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    run = Run.create(tmp_path / "run", tiny_config)
+    made = json.loads((run.path / "manifest.json").read_text())
+    monkeypatch.setattr("sdjepa.runs._gpu", lambda: ", a GPU")
+    with pytest.raises(Crash):
+        train(run, progress=crash_at(1))
+    assert json.loads((run.path / "manifest.json").read_text()) == made | {
+        "machine": made["machine"] + ", a GPU"
+    }
+
+
 def test_metrics_survive_a_line_cut_short(a_run: Path):
     whole = Run(a_run).metrics()
     with (a_run / "metrics.jsonl").open("a") as file:

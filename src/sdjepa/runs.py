@@ -119,9 +119,13 @@ def provenance() -> dict[str, Any]:
     return {
         "versions": versions(),
         "code": code_state(),
-        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores{_gpu()}",
+        "machine": _machine(),
         "made": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
+
+
+def _machine() -> str:
+    return f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores{_gpu()}"
 
 
 def _gpu() -> str:
@@ -151,6 +155,12 @@ class Run:
         manifest = {"seed": config.train.seed, "command": command, **provenance()}
         write_json(path / "manifest.json", manifest)
         return run
+
+    def note_machine(self) -> None:
+        """Note the machine again, when its GPU is in use; it is not yet when a run is made."""
+        manifest = self.path / "manifest.json"
+        if manifest.exists():
+            write_json(manifest, {**read_json(manifest), "machine": _machine()})
 
     @staticmethod
     def open(path: Path) -> "Run":

@@ -233,6 +233,7 @@ def train(
         start = restore(job.model, job.optimizer, average=job.average, checkpoint=found)
     if leader:
         run.rewind_metrics(start)
+        run.note_machine()
     before = run.metrics()[-1].get("seconds", 0.0) if start and run.metrics() else 0.0
     trackers = Trackers(config.train.trackers if leader else (), run)
     job.model.train()
