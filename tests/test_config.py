@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from sdjepa.errors import UserError
 from sdjepa.resolve import RUNGS, known_keys, load, resolve
 
+RECIPES = Path(__file__).parents[1] / "recipes"
+
 # Written out from the paper and its reference code, not read from the defaults.
 PUBLISHED = {
     "data": {"frame_skip": 5, "window_frames": 4, "tail": "ref"},
@@ -209,3 +211,15 @@ def test_every_known_key_can_be_set_to_the_value_it_has(key: str):
 def test_a_configuration_cannot_be_changed_in_place():
     with pytest.raises(ValueError, match="frozen"):
         resolve().train.batch = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("path", sorted(RECIPES.glob("*.toml")), ids=lambda path: path.stem)
+def test_a_recipe_is_understood_and_says_how_to_make_its_data(path: Path):
+    config = resolve(path)
+    said = path.read_text().split("\nrung")[0]
+    collected = config.collect
+    made = (
+        f"sdjepa collect {collected.env} --episodes {collected.episodes} --steps {collected.steps}"
+    )
+    assert made in said or "--episodes" not in said
+    assert path.stem.split("-")[0] in (collected.env, "demo")
