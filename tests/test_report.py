@@ -26,7 +26,7 @@ from sdjepa.report.compare import pair
 from sdjepa.report.export import drawings, export
 from sdjepa.report.figures import apart
 from sdjepa.report.making import departures, minutes
-from sdjepa.report.page import report
+from sdjepa.report.page import render, report
 from sdjepa.report.picture import picture
 from sdjepa.report.read import read_runs
 from sdjepa.report.shape_figures import angle_map
@@ -302,6 +302,26 @@ def test_every_figure_and_table_becomes_files(runs: list[Path], tmp_path: Path) 
     assert to_bytes(drawn, "pdf").startswith(b"%PDF")
     slim = [replace(run, compass=(), metrics=(), scores=()) for run in read]
     assert {path.suffix for path in export(slim, pictures)} == {".md", ".csv", ".tex"}
+
+
+def test_of_many_runs_the_page_tells_the_best_and_worst_and_folds_other_pairs(
+    runs: list[Path],
+) -> None:
+    better, worse = (replace(run, compass=(), metrics=()) for run in read_runs(runs))
+    assert worse.headline is not None
+    assert better.headline is not None
+    assert worse.headline.num_solved < better.headline.num_solved
+    three = [replace(better, label="a"), replace(worse, label="b"), replace(better, label="c")]
+    page = render([*three, replace(worse, label="d", scores=())])
+    assert all(f"<b>{name}</b> solves" in page for name in "abc")
+    page = render([*three, replace(worse, label="d")])
+    assert page.count("</b> solves") == 1
+    assert "<b>a</b> solves" in page
+    assert ", the most of 4, and <b>d</b>" in page
+    shown, folded = page.split("The other 3 pairs")
+    assert "d against a" in shown
+    assert "d against c" in folded
+    assert "d against c" not in shown
 
 
 def test_the_three_forms_of_a_table_hold_the_same_numbers(runs: list[Path]) -> None:

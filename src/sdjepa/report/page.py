@@ -14,8 +14,8 @@ from sdjepa.report.course_figures import plane
 from sdjepa.report.export import export
 from sdjepa.report.knowing import knowing
 from sdjepa.report.making import making, minutes, parameters
-from sdjepa.report.planning import planning
-from sdjepa.report.read import RunFiles, read_runs
+from sdjepa.report.planning import MANY_RUNS, planning
+from sdjepa.report.read import RunFiles, Score, read_runs
 from sdjepa.report.shell import asset, document
 from sdjepa.report.style import to_svg
 from sdjepa.runs import write_atomic
@@ -58,8 +58,11 @@ def _masthead(runs: Sequence[RunFiles]) -> str:
 
 def _dial(runs: Sequence[RunFiles]) -> str:
     """The first run's compass beside the headline, when there is one."""
-    found = next((item for run in runs for item in run.compass if item.name == "course"), None)
-    if found is None:
+    whose, found = next(
+        ((run, item) for run in runs for item in run.compass if item.name == "course"),
+        (None, None),
+    )
+    if whose is None or found is None:
         return ""
     episodes = found.record["results"]["episodes"]
     drawing = to_svg(
@@ -68,24 +71,44 @@ def _dial(runs: Sequence[RunFiles]) -> str:
         name="dial",
         zoom=2,
     )
+    its = "Its" if len(runs) == 1 else f"{escape(whose.label)}&rsquo;s"
     caption = (
-        "Its compass: every line is one episode the model never saw, from square to star, where "
+        f"{its} compass: every line is one episode the model never saw, from square to star, where "
         "the angle is what the model takes for progress."
     )
     return figure(drawing, caption)
 
 
+def _solves(member: tuple[RunFiles, Score]) -> str:
+    run, score = member
+    return (
+        f"<b>{escape(run.label)}</b> solves {score.num_solved} of {len(score.tasks)} tasks in "
+        f"{escape(published.title(score.env))}"
+    )
+
+
+def _standing(ranked: Sequence[tuple[RunFiles, Score]]) -> str:
+    """Of many runs in an environment only the first and the last."""
+    said = []
+    for env in dict.fromkeys(score.env for _, score in ranked):
+        members = [member for member in ranked if member[1].env == env]
+        told = _solves(members[0])
+        if len(members) > 1:
+            run, score = members[-1]
+            told += (
+                f", the most of {len(members)}, and <b>{escape(run.label)}</b> "
+                f"{score.num_solved} of {len(score.tasks)}, the fewest"
+            )
+        said.append(told)
+    return "; ".join(said)
+
+
 def _lead(runs: Sequence[RunFiles]) -> tuple[str, str]:
     """Headline and standfirst, both generated from the numbers."""
     scored = [(run, run.headline) for run in runs if run.headline is not None]
+    scored.sort(key=lambda member: -member[1].rate.value)
     if len(runs) > 1:
-        ranked = sorted(scored, key=lambda item: -item[1].rate.value if item[1] else 0)
-        said = "; ".join(
-            f"<b>{escape(run.label)}</b> solves {score.num_solved} of {len(score.tasks)} tasks in "
-            f"{escape(published.title(score.env))}"
-            for run, score in ranked
-            if score is not None
-        )
+        said = _standing(scored) if len(scored) > MANY_RUNS else "; ".join(map(_solves, scored))
         return f"{len(runs)} runs, side by side", (said or "None has been scored yet") + "."
     run = runs[0]
     score = run.headline

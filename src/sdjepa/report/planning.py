@@ -20,6 +20,7 @@ from sdjepa.report.tables import paired_table, score_table
 from sdjepa.report.words import words
 
 Scored = tuple[str, Score]  # label, score
+MANY_RUNS = 3  # more than these are not all told one by one
 
 
 def planning(runs: Sequence[RunFiles]) -> str:
@@ -173,7 +174,14 @@ def _rollouts(label: str, score: Score, *, index: int) -> str:
 def _paired(runs: Sequence[RunFiles]) -> str:
     found = paired_table(runs)
     rows = [[escape(cell) for cell in row] for row in found.rows]
-    body = table(found.head, rows, numeric=range(1, len(found.head)), wide=True)
+    numeric = range(1, len(found.head))
+    first = len(rows) if len(runs) <= MANY_RUNS else len(runs) - 1  # those against the first run
+    body = table(found.head, rows[:first], numeric=numeric, wide=True)
+    if rest := rows[first:]:
+        body += (
+            f"<details><summary>The other {len(rest)} pairs</summary>"
+            f"{table(found.head, rest, numeric=numeric, wide=True)}</details>"
+        )
     return "<h4>Task by task</h4>" + split(body, words("mcnemar"))
 
 
