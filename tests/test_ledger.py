@@ -50,6 +50,14 @@ def test_a_kept_run_is_still_a_run_and_its_line_says_what_its_files_say(
     assert table(folder).read_text().count("| run | strict |") == 1
 
 
+@pytest.mark.parametrize(("changed", "said"), [(False, "| 1234567 |"), (True, "| 1234567+ |")])
+def test_a_commit_with_changes_on_top_is_marked(changed: bool, said: str, a_run: Path):
+    manifest = a_run / "manifest.json"
+    code = {"commit": "1234567890", "changed": changed}
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"code": code}))
+    assert said in table(a_run.parent).read_text()
+
+
 def test_a_run_is_not_kept_over_itself(a_run: Path):
     with pytest.raises(UserError, match="already there"):
         keep(Run.open(a_run), a_run.parent)

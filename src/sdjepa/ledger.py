@@ -122,7 +122,7 @@ def lines(folder: Path) -> list[Line]:
                 name=path.parent.name,
                 env=envs[0] if envs else run.config.collect.env,
                 config=run.config,
-                commit=manifest.get("code", {}).get("commit", "")[:7],
+                commit=_commit(manifest.get("code", {})),
                 recipe=_recipe(manifest.get("command", [])),
                 steps=int(metrics[-1]["step"]) if metrics else 0,
                 minutes=seconds / 60 if seconds else None,
@@ -131,6 +131,10 @@ def lines(folder: Path) -> list[Line]:
             )
         )
     return sorted(found, key=lambda line: (line.env, line.name))
+
+
+def _commit(code: dict[str, Any]) -> str:
+    return code.get("commit", "")[:7] + ("+" if code.get("changed") else "")
 
 
 def _recipe(command: list[str]) -> str:
@@ -150,7 +154,8 @@ its 95 % interval; floors (doing nothing, uniform random actions, replaying) are
 
 The table of runs shows two planners, both with 300 candidates, 30 rounds and goals 25 steps ahead:
 the paper's, and one that plans anew for every block. The cost is content, for A0 the whole latent.
-Of several such scores the one on most tasks is shown. The tables below it have them all.
+Of several such scores the one on most tasks is shown. The tables below it have them all. A commit
+with a + had changes on top.
 
 """
 SHOWN = ("lewm", "strict")
