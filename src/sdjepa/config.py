@@ -202,9 +202,9 @@ class Plan(Section):
         return self
 
 
-# What a protocol says unless a recipe or a flag says otherwise; the rest of it is in score.py.
 # Settings of `plan` that say how it is computed, not what is looked for.
 PLAN_MEANS = {"seed", "batch", "precision", "engine"}
+# What a protocol says unless a recipe or a flag says otherwise; the rest of it is in score.py.
 PROTOCOL_TASKS = {"lewm": 50, "strict": 200, "choose": 100}
 BUDGET_PER_OFFSET = 2
 
