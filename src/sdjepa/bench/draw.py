@@ -12,6 +12,7 @@ import numpy as np
 
 from sdjepa.bench.gpu_clock import Draw, timed
 from sdjepa.config import Collect
+from sdjepa.envs.backdrop import LIT
 from sdjepa.envs.base import NATIVE_SIZE
 from sdjepa.envs.caster import Caster
 from sdjepa.envs.gl import Filmed, Sheet
@@ -39,12 +40,13 @@ def _scene_only(
 ) -> None:
     """On the map as it is."""
     if painter.show is not None and scene.pose is not None and scene.slot is not None:
-        painter.show.draw(scene.mjv, scene.pose, slot=scene.slot, side=side, most=most)
+        reach = None if side else scene.reach
+        painter.show.draw(scene.mjv, scene.pose, slot=scene.slot, reach=reach, side=side, most=most)
 
 
 def _none_but_sky(painter: Painter, scene: Scene, *, sky: bool) -> None:
     if painter.show is not None:
-        painter.show.render_none(scene.mjv, side=NATIVE_SIZE, sky=sky)
+        painter.show.render_none(scene.mjv, painter.whole, sky=sky)
 
 
 class Drawing:
@@ -143,7 +145,7 @@ class Drawing:
         """What the scene costs: all of it, then parts, and with what is left out for being hidden.
 
         In one pixel, what is left is work on vertices and triangles. The first geom is the ground,
-        and that and the sky come from the backdrop.
+        of which, as of the sky, most comes from the backdrop.
         """
         for what, part in (
             ("only the scene", {}),
@@ -166,14 +168,26 @@ class Drawing:
 
     def _backdrop_lines(self, painter: Painter, show: Show) -> Iterator[Line]:
         """What the backdrop costs, and what it saves."""
-        backdrop, show.backdrop = show.backdrop, None
-        yield self._line("GPU: the scene without a backdrop", painter, _scene_only)
-        show.backdrop = backdrop
-        if backdrop is not None:
-            yield self._line("GPU: copying the backdrop", painter, lambda *_: backdrop.put())
+        behind, show.backdrop = show.backdrop, None
+        for what, part in (
+            ("the scene, no backdrop", {}),
+            ("the scene without geoms, no backdrop", {"most": 0}),
+            ("the scene's ground, no backdrop", {"most": 1}),
+        ):
+            yield self._line(f"GPU: {what}", painter, functools.partial(_scene_only, **part))
+        show.backdrop = behind
+        if behind is not None:
+            whole = [behind.whole]
+            yield self._line("GPU: copying a backdrop", painter, lambda *_: behind.put(LIT, whole))
+            show.disturb()
+            reaches = [scene.reach for scene in self._scenes if scene.reach is not None]
+            for number, what in enumerate(("shadows", "geoms and shadows")):
+                share = np.mean([area([each[number]]) for each in reaches]) / NATIVE_SIZE**2
+                yield f"picture, around {what}", 100 * float(share), "%", {}
         for what, sky in (("nothing", False), ("the sky", True)):
             draw = functools.partial(_none_but_sky, sky=sky)
             yield self._line(f"GPU: MuJoCo draws {what}", painter, draw)
+        show.disturb()
 
     def _choosing_lines(
         self, what: str, painter: Painter, sieve: Sieve, sift: Callable[[], None]

@@ -1,68 +1,221 @@
-"""What stands still in every picture, kept: the samples of one drawn scene in, the same ones out.
+"""What stands still in every picture, kept: the samples of drawn scenes in, the same ones out.
 
-The sky, and the ground in the light that casts no shadow, are drawn first and are the same while
-neither the camera nor a light nor the ground moves. So they are drawn once and copied, colours and
-depths of every sample, to where the next scenes are drawn.
+Sky and ground are the same while neither the camera nor a light nor the ground moves, but for where
+a shadow falls. Two pictures of them are kept, colours and depths of every sample: `PLAIN`, in
+the light that casts no shadow, and `LIT`, in both, with nothing there to cast one. A box in which
+shadows may fall is made `PLAIN`, and the ground adds the other light to it; of the rest only what
+geoms and shadows may have changed in the last picture is made `LIT` again.
+
+A program of our own copies: OpenGL's own way to copy between buffers of several samples took an
+H200 longer than drawing all anew.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+from jaxtyping import Float
+
 from sdjepa.envs.gl_calls import Unsupported, forgive, gl_function
+from sdjepa.envs.shadow import NOTHING, Box, Light, around
+
+PLAIN, LIT = 0, 1
+MARGIN_PIXELS = 3  # for rounding, and for shadows that are read from texels beside
+VERTEX = """
+#version 400 compatibility
+void main() { gl_Position = gl_Vertex; }
+"""
+COPY = """
+#version 400 compatibility
+uniform sampler2DMS colours, depths;
+void main() {
+    ivec2 at = ivec2(gl_FragCoord.xy);
+    gl_FragColor = texelFetch(colours, at, gl_SampleID);
+    gl_FragDepth = texelFetch(depths, at, gl_SampleID).r;
+}
+"""
 
 
 class Backdrop:
-    """A copy of MuJoCo's offscreen buffer; made and used with its context current."""
+    """Copies of MuJoCo's offscreen buffer; made and used with its context current."""
 
     def __init__(self, context: Any, *, size: int) -> None:
         from OpenGL import GL
 
         self._gl, self._context, self._size = GL, context, size
-        self._of: list[Any] = []  # what stood where when it was kept
-        self._bind, self._blit = gl_function("glBindFramebuffer"), gl_function("glBlitFramebuffer")
-        self._buffer = int(GL.glGenFramebuffers(1))
-        self._stores = [int(name) for name in GL.glGenRenderbuffers(2)]
-        theirs = [context.offColor, context.offDepthStencil]
-        places = [GL.GL_COLOR_ATTACHMENT0, GL.GL_DEPTH_STENCIL_ATTACHMENT]
-        kind, framebuffer = GL.GL_RENDERBUFFER, GL.GL_FRAMEBUFFER
-        GL.glBindFramebuffer(framebuffer, self._buffer)
-        for own, their, place in zip(self._stores, theirs, places, strict=True):
-            GL.glBindRenderbuffer(kind, their)
-            samples, form = (
-                int(GL.glGetRenderbufferParameteriv(kind, name))
-                for name in (GL.GL_RENDERBUFFER_SAMPLES, GL.GL_RENDERBUFFER_INTERNAL_FORMAT)
-            )
-            GL.glBindRenderbuffer(kind, own)
-            GL.glRenderbufferStorageMultisample(kind, samples, form, size, size)
-            GL.glFramebufferRenderbuffer(framebuffer, place, kind, own)
-        complete = GL.glCheckFramebufferStatus(framebuffer) == GL.GL_FRAMEBUFFER_COMPLETE
-        GL.glBindFramebuffer(framebuffer, context.offFBO)
-        if not complete:
+        self.whole: Box = (0, 0, size, size)
+        self.changed: Box = self.whole  # what of the picture is not `LIT`
+        self._call, self._rectangle = gl_function("glCallList"), gl_function("glRectf")
+        self._textures: list[int] = []
+        self._buffers: list[int] = []
+        self._lists = self._program = 0
+        if not context.offSamples:
+            raise Unsupported("a picture of one sample a pixel")
+        try:
+            self._program = self._make_program()
+            for _ in (PLAIN, LIT):
+                self._make_buffer()
+            self._compile()
+        except Exception:
             self.close()
+            raise
+        finally:
+            GL.glBindFramebuffer(GL.GL_FRAMEBUFFER, context.offFBO)
+
+    def _make_program(self) -> int:
+        gl = self._gl
+        program: Any = gl.glCreateProgram()
+        for kind, source in ((gl.GL_VERTEX_SHADER, VERTEX), (gl.GL_FRAGMENT_SHADER, COPY)):
+            shader: Any = gl.glCreateShader(kind)
+            gl.glShaderSource(shader, source.strip())
+            gl.glCompileShader(shader)
+            gl.glAttachShader(program, shader)
+            gl.glDeleteShader(shader)
+        gl.glLinkProgram(program)
+        if not gl.glGetProgramiv(program, gl.GL_LINK_STATUS):
+            gl.glDeleteProgram(program)
+            raise Unsupported("the program that copies does not compile")
+        gl.glUseProgram(program)
+        for unit, name in self._units().values():
+            gl.glUniform1i(gl.glGetUniformLocation(program, name), unit)
+        gl.glUseProgram(0)
+        return int(program)
+
+    def _units(self) -> dict[int, tuple[int, str]]:
+        """By place in a buffer, where the program finds what it copies; MuJoCo uses 0 and 1."""
+        gl = self._gl
+        return {
+            int(gl.GL_COLOR_ATTACHMENT0): (2, "colours"),
+            int(gl.GL_DEPTH_STENCIL_ATTACHMENT): (3, "depths"),
+        }
+
+    def _make_buffer(self) -> None:
+        """One like MuJoCo's, that can be read sample by sample."""
+        gl, kind = self._gl, self._gl.GL_TEXTURE_2D_MULTISAMPLE
+        buffer = int(gl.glGenFramebuffers(1))
+        self._buffers.append(buffer)
+        gl.glBindFramebuffer(gl.GL_FRAMEBUFFER, buffer)
+        theirs = (self._context.offColor, self._context.offDepthStencil)
+        for place, their in zip(self._units(), theirs, strict=True):
+            gl.glBindRenderbuffer(gl.GL_RENDERBUFFER, their)
+            samples, form = (
+                int(gl.glGetRenderbufferParameteriv(gl.GL_RENDERBUFFER, name))
+                for name in (gl.GL_RENDERBUFFER_SAMPLES, gl.GL_RENDERBUFFER_INTERNAL_FORMAT)
+            )
+            texture = int(gl.glGenTextures(1))
+            self._textures.append(texture)
+            gl.glBindTexture(kind, texture)
+            gl.glTexImage2DMultisample(kind, samples, form, self._size, self._size, True)
+            gl.glFramebufferTexture2D(gl.GL_FRAMEBUFFER, place, kind, texture, 0)
+            gl.glBindTexture(kind, 0)
+        if gl.glCheckFramebufferStatus(gl.GL_FRAMEBUFFER) != gl.GL_FRAMEBUFFER_COMPLETE:
             raise Unsupported("no second buffer as MuJoCo's")
 
-    def shows(self, of: list[Any]) -> bool:
-        """Whether this is what was kept."""
-        return self._of == of
+    def _compile(self) -> None:
+        """What stands before either copy is drawn, and after."""
+        gl = self._gl
+        nearer = int(np.ravel(gl.glGetIntegerv(gl.GL_DEPTH_FUNC))[0])
+        self._lists = int(gl.glGenLists(3))
+        for which in (PLAIN, LIT):
+            gl.glNewList(self._lists + which, gl.GL_COMPILE)
+            own = self._textures[2 * which : 2 * which + 2]
+            for texture, (unit, _) in zip(own, self._units().values(), strict=True):
+                gl.glActiveTexture(gl.GL_TEXTURE0 + unit)
+                gl.glBindTexture(gl.GL_TEXTURE_2D_MULTISAMPLE, texture)
+            gl.glActiveTexture(gl.GL_TEXTURE0)
+            gl.glUseProgram(self._program)
+            gl.glDepthFunc(gl.GL_ALWAYS)
+            gl.glDisable(gl.GL_CULL_FACE)
+            gl.glEndList()
+        gl.glNewList(self._lists + 2, gl.GL_COMPILE)
+        gl.glEnable(gl.GL_CULL_FACE)
+        gl.glDepthFunc(nearer)
+        gl.glUseProgram(0)
+        gl.glEndList()
 
-    def keep(self, of: list[Any]) -> None:
+    def keep(self, which: int) -> None:
         """Keep what is drawn now."""
-        self._copy(self._context.offFBO, self._buffer)
-        self._of = of
+        gl = self._gl
+        forgive()
+        gl.glBindFramebuffer(gl.GL_READ_FRAMEBUFFER, self._context.offFBO)
+        gl.glBindFramebuffer(gl.GL_DRAW_FRAMEBUFFER, self._buffers[which])
+        what: Any = gl.GL_COLOR_BUFFER_BIT
+        gl.glBlitFramebuffer(*self.whole, *self.whole, what | gl.GL_DEPTH_BUFFER_BIT, gl.GL_NEAREST)
+        gl.glBindFramebuffer(gl.GL_FRAMEBUFFER, self._context.offFBO)
 
-    def put(self) -> None:
-        """Have what was kept drawn again."""
-        self._copy(self._buffer, self._context.offFBO)
-
-    def _copy(self, source: int, target: int) -> None:
-        gl, square = self._gl, (0, 0, self._size, self._size)
-        self._bind(gl.GL_READ_FRAMEBUFFER, source)
-        self._bind(gl.GL_DRAW_FRAMEBUFFER, target)
-        which = gl.GL_COLOR_BUFFER_BIT | gl.GL_DEPTH_BUFFER_BIT | gl.GL_STENCIL_BUFFER_BIT
-        self._blit(*square, *square, which, gl.GL_NEAREST)
-        self._bind(gl.GL_FRAMEBUFFER, self._context.offFBO)
+    def put(self, which: int, boxes: Sequence[Box]) -> None:
+        """Have what was kept drawn in boxes."""
+        self._call(self._lists + which)
+        for box in boxes:
+            # In the coordinates OpenGL clips in; it rounds them to whole pixels again.
+            self._rectangle(*(2 * edge / self._size - 1 for edge in box))
+        self._call(self._lists + 2)
 
     def close(self) -> None:
         """Give everything back to OpenGL."""
         forgive()
-        self._gl.glDeleteFramebuffers(1, [self._buffer])
-        self._gl.glDeleteRenderbuffers(2, self._stores)
+        self._gl.glDeleteFramebuffers(len(self._buffers), self._buffers)
+        self._gl.glDeleteTextures(len(self._textures), self._textures)
+        self._gl.glDeleteProgram(self._program)
+        if self._lists:
+            self._gl.glDeleteLists(self._lists, 3)
+
+
+def frame(inner: Box, outer: Box, *, size: int) -> list[Box]:
+    """Boxes that make up `outer` and a pixel around `inner`, without `inner`."""
+    if inner == NOTHING:
+        return [outer]
+    grown = np.clip(np.add(inner, [-1, -1, 1, 1]), 0, size)
+    left, low, right, high = around(np.array([grown, outer]))
+    start, below, stop, above = inner
+    return [
+        (left, low, start, high),
+        (stop, low, right, high),
+        (start, low, stop, below),
+        (start, above, stop, high),
+    ]
+
+
+class Reach:
+    """Where in a picture geoms, and their shadows on a ground, can be."""
+
+    def __init__(self, model: Any, objects: list[int], *, light: Light, size: int) -> None:
+        _, axes, wide = light
+        if wide is not None:
+            raise Unsupported("rays that are not parallel")
+        self._forward, self._size, self._objects = axes[2], size, objects
+        middle, half = np.split(np.array(model.geom_aabb, np.float64)[objects], 2, axis=1)
+        signs = np.stack(np.meshgrid(*[[-1, 1]] * 3), axis=-1).reshape(8, 3)
+        self._corners = middle[:, None] + signs * half[:, None]
+
+    def boxes(
+        self,
+        data: Any,
+        *,
+        view: Float[np.ndarray, "3 4"],
+        near: float,
+        ground: tuple[Float[np.ndarray, "3"], Float[np.ndarray, "3"]],
+    ) -> tuple[Box, Box]:
+        """Around all shadows and around everything, a pixel at least.
+
+        `ground` is a place of it and its normal.
+        """
+        turns = data.geom_xmat[self._objects].reshape(-1, 3, 3)
+        corners = self._corners @ turns.swapaxes(1, 2) + data.geom_xpos[self._objects][:, None]
+        place, normal = ground
+        height = (corners - place) @ normal / (self._forward @ normal)
+        shadows = self._around(corners - height[..., None] * self._forward, view, near)
+        geoms = self._around(corners, view, near)
+        both = around(np.array([shadows, geoms]))
+        return shadows, both if both != NOTHING else (0, 0, 1, 1)
+
+    def _around(
+        self, places: Float[np.ndarray, "geoms 8 3"], view: Float[np.ndarray, "3 4"], near: float
+    ) -> Box:
+        seen = places @ view[:, :3].T + view[:, 3]
+        if (seen[..., 2] < near).any():  # beside the camera: it may be anywhere
+            return (0, 0, self._size, self._size)
+        flat = (seen[..., :2] / seen[..., 2:]).reshape(-1, 2)
+        low = np.floor(flat.min(0) - MARGIN_PIXELS).clip(0, self._size).astype(int).tolist()
+        high = np.ceil(flat.max(0) + MARGIN_PIXELS).clip(0, self._size).astype(int).tolist()
+        return (*low, *high) if low[0] < high[0] and low[1] < high[1] else NOTHING

@@ -14,17 +14,22 @@ ARGUMENTS: dict[str, list[Any]] = {
     "glBindFramebuffer": [ctypes.c_uint, ctypes.c_uint],
     "glBlitFramebuffer": [ctypes.c_int] * 8 + [ctypes.c_uint] * 2,
     "glCallList": [ctypes.c_uint],
+    "glDisable": [ctypes.c_uint],
     "glDisableClientState": [ctypes.c_uint],
     "glDrawArrays": [ctypes.c_uint, ctypes.c_int, ctypes.c_int],
     "glDrawElementsIndirect": [ctypes.c_uint, ctypes.c_uint, ctypes.c_void_p],
+    "glEnable": [ctypes.c_uint],
     "glEnableClientState": [ctypes.c_uint],
     "glMultMatrixf": [ctypes.c_void_p],
     "glNormalPointer": [ctypes.c_uint, ctypes.c_int, ctypes.c_void_p],
     "glPopMatrix": [],
     "glPushMatrix": [],
     "glReadBuffer": [ctypes.c_uint],
+    "glRectf": [ctypes.c_float] * 4,
+    "glScissor": [ctypes.c_int] * 4,
     "glTranslatef": [ctypes.c_float] * 3,
     "glVertexPointer": [ctypes.c_int, ctypes.c_uint, ctypes.c_int, ctypes.c_void_p],
+    "glViewport": [ctypes.c_int] * 4,
 }
 
 

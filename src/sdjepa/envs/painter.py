@@ -12,6 +12,7 @@ drawing has. There are four:
   chooses triangles no faster than it draws them, or where "show" failed.
 """
 
+import dataclasses
 import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -51,6 +52,7 @@ class Scene:
     view: View | None = None
     to_map: np.ndarray | None = None  # matrices of meshes
     to_picture: np.ndarray | None = None
+    reach: tuple[Box, Box] | None = None  # of its shadows and of all, in the picture
     slot: int | None = None  # its number among the scenes sifted last
 
 
@@ -68,7 +70,7 @@ class Painter:
         model.vis.global_.offheight = max(model.vis.global_.offheight, size)
         self.size = size
         self._renderer = self._mujoco.Renderer(model, height=size, width=size)
-        self._whole = self._mujoco.MjrRect(0, 0, size, size)
+        self.whole = self._mujoco.MjrRect(0, 0, size, size)
         self._scene = self.blank()
         self._casters = Casters(
             model,
@@ -111,7 +113,7 @@ class Painter:
         """Forget what another painter prepared: its shadow map and its lists are not ours."""
         assert scene.places is not None
         scene.painter, scene.pose, scene.view, scene.slot = self, None, None, None
-        scene.to_map = scene.to_picture = None
+        scene.to_map = scene.to_picture = scene.reach = None
         scene.boxes = self._casters.note(scene.mjv, scene.places)
         scene.shadows = around(scene.boxes.reshape(-1, 4))
 
@@ -124,6 +126,8 @@ class Painter:
             scene.to_map = self.caster.matrices(scene.places)
         if self.show is not None and scene.to_picture is None:
             scene.to_picture = self.show.matrices(scene.mjv, scene.places)
+        if self.show is not None and scene.reach is None:
+            scene.reach = self.show.reach(scene.mjv, scene.places)
         if self.visible is not None and scene.view is None:
             scene.view = self.visible.view(scene.mjv, scene.places)
 
@@ -189,7 +193,7 @@ class Painter:
             self._sift([scene])
         self.caster.draw(scene.pose, slot=scene.slot if self.caster.lit is not None else None)
         if self.show is not None and scene.slot is not None:
-            self.show.draw(scene.mjv, scene.pose, slot=scene.slot)
+            self.show.draw(scene.mjv, scene.pose, slot=scene.slot, reach=scene.reach)
             return
         self._cast(scene, by_mujoco=False)
         if self.visible is not None and scene.view is not None:
@@ -203,7 +207,9 @@ class Painter:
             geoms[place].category = category if by_mujoco else decor
 
     def _render(self, scene: Scene) -> None:
-        self._mujoco.mjr_render(self._whole, scene.mjv, self.context)
+        if self.show is not None:
+            self.show.disturb()
+        self._mujoco.mjr_render(self.whole, scene.mjv, self.context)
 
     def _settle(self, scene: Scene) -> None:
         """Take each way of drawing that leaves this scene's pixels as they are."""
@@ -230,9 +236,12 @@ class Painter:
         if self.show is not None and not self._equal(scene, whole):
             self.show.close()
             self.show = None
-        if self.show is not None and not self._equal(scene, whole):  # with the backdrop just kept
-            self.show.draw_all()
         if self.show is not None:
+            # Twice: taken up as a whole, and where the first drawing changed it.
+            if self._try("show", self._keep_backdrop, scene) and not (
+                self._equal(scene, whole) and self._equal(scene, whole)
+            ):
+                self.show.draw_all()
             return
         self.visible = self._try("cut", self._make_visible, scene)
         if self.visible is not None and not self._equal(scene, whole):
@@ -288,12 +297,27 @@ class Painter:
             drawn=self.caster.shapes.drawn,
         )
 
+    def _keep_backdrop(self, scene: Scene) -> bool:
+        assert self.caster is not None
+        assert self.show is not None
+        assert scene.pose is not None
+        self.caster.use(True)
+        self.caster.draw(dataclasses.replace(scene.pose, order=[]))
+        self.show.keep(
+            scene.mjv,
+            scene.pose,
+            grounds=self._casters.look(scene.mjv),
+            light=self._casters.lights[0],
+            model=self._renderer.model,
+        )
+        return True
+
     def _make_visible(self, scene: Scene) -> Visible:
         return Visible(self._renderer.model, self.context, scene=scene.mjv, size=self.size)
 
     def _read(self) -> UInt8[np.ndarray, "size size 3"]:
         frame = np.empty((self.size, self.size, 3), dtype=np.uint8)
-        self._mujoco.mjr_readPixels(frame, None, self._whole, self.context)
+        self._mujoco.mjr_readPixels(frame, None, self.whole, self.context)
         return frame
 
     def restore(self) -> None:
@@ -312,6 +336,8 @@ class Painter:
         self.make_current()
         if self.caster is not None:
             self.caster.use(False)
+        if self.show is not None:
+            self.show.disturb()
         self._own = False
         self._renderer.update_scene(data, camera=camera)
         return self._renderer.render()

@@ -4,7 +4,8 @@ MuJoCo draws meshes from display lists, which cannot leave out other triangles i
 is given a scene without geoms: it clears the picture, sets lights and camera, and draws the sky.
 Then geoms are drawn here as it would have: all once in the light that casts no shadow, all again to
 add the light that does, each pass in MuJoCo's order, as of two surfaces equally far the last is
-seen. Of meshes only what `Seen` leaves is drawn; sky and ground are taken from a `Backdrop`.
+seen. Of meshes only what `Seen` leaves is drawn; sky and ground are taken from a `Backdrop`, once
+one is kept, and the ground is then drawn only where shadows may fall.
 """
 
 import importlib
@@ -13,10 +14,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from sdjepa.envs.backdrop import Backdrop
+from sdjepa.envs.backdrop import LIT, PLAIN, Backdrop, Reach, frame
 from sdjepa.envs.caster import Pose
 from sdjepa.envs.gl_calls import Unsupported, forgive, gl_function
 from sdjepa.envs.seen import DEPTH_BITS, Seen
+from sdjepa.envs.shadow import Box, Light
 from sdjepa.envs.visible import Mesh, read_mesh
 
 TEXTURE_ROLES, COLOUR_ROLE = 10, 1  # of a material, in MuJoCo's order
@@ -62,6 +64,8 @@ class Show:
         self._bind, self._pointer = gl_function("glBindBuffer"), gl_function("glNormalPointer")
         self._enable = gl_function("glEnableClientState")
         self._disable = gl_function("glDisableClientState")
+        self._view_in, self._cut = gl_function("glViewport"), gl_function("glScissor")
+        self._start, self._stop = gl_function("glEnable"), gl_function("glDisable")
         self.sieve = Seen(
             [each.places for each in read],
             [each.index for each in read],
@@ -75,9 +79,9 @@ class Show:
         self._first = int(first)
         self._compile(geoms)
         self._compile_passes()
-        plane = self._mujoco.mjtGeom.mjGEOM_PLANE
-        self._still = int(geoms[0].type == plane)  # of geoms, from the first on
-        self.backdrop: Backdrop | None = Backdrop(context, size=size)
+        self.backdrop: Backdrop | None = None
+        self._reach: Reach | None = None
+        self._stood: list[Any] = []  # all that decides what the backdrop looks like
 
     def _check(self, scene: Any, geoms: list[Any]) -> None:
         """That the scene needs no pass and no state that is not known here."""
@@ -208,6 +212,12 @@ class Show:
         """From meshes to pixels, for the sieve: x w, y w and w."""
         turns = data.geom_xmat[self._objects].reshape(-1, 3, 3)
         places = data.geom_xpos[self._objects]
+        view = self._view(scene)
+        moved = places @ view[:, :3].T + view[:, 3]
+        return np.concatenate([view[:, :3] @ turns, moved[..., None]], axis=-1)
+
+    def _view(self, scene: Any) -> Float[np.ndarray, "3 4"]:
+        """From places to pixels."""
         camera, half = scene.camera[0], self._size / 2
         eye = np.mean([np.asarray(scene.camera[i].pos, np.float64) for i in (0, 1)], axis=0)
         forward = np.asarray(camera.forward, dtype=np.float64)
@@ -216,7 +226,32 @@ class Show:
         wide = camera.frustum_width or high  # the picture is square
         across = np.stack([np.cross(forward, up) / wide, up / high]) * camera.frustum_near
         view = np.vstack([half * (across + forward), forward])
-        return np.concatenate([view @ turns, ((places - eye) @ view.T)[..., None]], axis=-1)
+        return np.hstack([view, -(view @ eye)[:, None]])
+
+    def keep(self, scene: Any, pose: Pose, *, grounds: list[int], light: Light, model: Any) -> None:
+        """Keep a backdrop; the map shows no casters."""
+        if grounds != [0]:
+            raise Unsupported("the ground is not one, or not the first to be drawn")
+        objects = [int(scene.geoms[i].objid) for i in range(1, scene.ngeom)]
+        self._reach = Reach(model, objects, light=light, size=self._size)
+        behind = Backdrop(self._context, size=self._size)
+        self.render_none(scene, self._mujoco.MjrRect(0, 0, self._size, self._size), sky=True)
+        for second, which in ((0, PLAIN), (1, LIT)):
+            self._draw_ground(pose, second)
+            behind.keep(which)
+        self.backdrop, self._stood = behind, self._standing(scene)
+
+    def reach(self, scene: Any, data: Any) -> tuple[Box, Box] | None:
+        """Boxes around shadows on the ground and around all that is before the backdrop."""
+        if self._reach is None:
+            return None
+        ground = scene.geoms[0]
+        return self._reach.boxes(
+            data,
+            view=self._view(scene),
+            near=float(scene.camera[0].frustum_near),
+            ground=(np.asarray(ground.pos), np.asarray(ground.mat).reshape(3, 3)[:, 2]),
+        )
 
     def draw(
         self,
@@ -224,57 +259,82 @@ class Show:
         pose: Pose,
         *,
         slot: int,
+        reach: tuple[Box, Box] | None = None,
         side: int | None = None,
         most: int | None = None,
     ) -> None:
         """Draw a scene sifted as number `slot`; for timing, into `side` pixels, or `most` geoms."""
-        behind = None if side else self.backdrop
-        of = self._standing(scene)
-        known = behind is not None and behind.shows(of)
-        self.render_none(scene, side=side or self._size, sky=not known)
-        if behind is not None and known:
-            behind.put()
+        count = len(pose.places[:most])
+        behind, rect = self.backdrop, self._mujoco.MjrRect
+        if behind is None or reach is None or self._standing(scene) != self._stood:
+            self.disturb()
+            self.render_none(scene, rect(0, 0, side or self._size, side or self._size), sky=True)
+            self._draw_geoms(pose, range(count), slot=slot)
+            return
+        shadows, everything = reach
+        # MuJoCo sets camera and lights, and clears a pixel, of those that are drawn again.
+        self.render_none(scene, rect(*behind.changed[:2], 1, 1), sky=False)
+        self._view_in(0, 0, self._size, self._size)
+        behind.put(PLAIN, [shadows])
+        self._cut(*shadows[:2], shadows[2] - shadows[0], shadows[3] - shadows[1])
+        self._start(self._gl.GL_SCISSOR_TEST)
+        self._draw_ground(pose, 1)
+        self._stop(self._gl.GL_SCISSOR_TEST)
+        # A box's edge is not quite sharp where Mesa's software draws several samples.
+        behind.put(LIT, frame(shadows, behind.changed, size=self._size))
+        behind.changed = everything
+        self._draw_geoms(pose, range(1, count), slot=slot)
+
+    def disturb(self) -> None:
+        """What is drawn next, or was, is not what a backdrop is known to be changed by."""
+        if self.backdrop is not None:
+            self.backdrop.changed = self.backdrop.whole
+
+    def _draw_ground(self, pose: Pose, second: int) -> None:
+        """Draw the first geom, which is no mesh, in either light."""
+        self._call(self._edges[2 * second])
+        self._pass(second, range(1), slot=0, where=pose.places[:1].tolist(), turns=pose.turns)
+        self._call(self._edges[2 * second + 1])
+
+    def _draw_geoms(self, pose: Pose, numbers: range, *, slot: int) -> None:
+        """Draw geoms in the one light, then in the other."""
         gl = self._gl
         self._bind(gl.GL_ARRAY_BUFFER, self._normals)
         self._pointer(gl.GL_FLOAT, 0, None)
         self._enable(gl.GL_VERTEX_ARRAY)
         self._enable(gl.GL_NORMAL_ARRAY)
         self.sieve.bind()
-        where, turns = pose.places[:most].tolist(), pose.turns.ctypes.data
-        still = min(self._still, len(where))
+        where = pose.places.tolist()
         for second in (0, 1):
             self._call(self._edges[2 * second])
-            if second or not known:
-                self._pass(second, range(still), slot=slot, where=where, turns=turns)
-            if behind is not None and not second and not known and most is None:
-                behind.keep(of)
-            self._pass(second, range(still, len(where)), slot=slot, where=where, turns=turns)
+            self._pass(second, numbers, slot=slot, where=where, turns=pose.turns)
             self._call(self._edges[2 * second + 1])
         self.sieve.release()
         self._disable(gl.GL_NORMAL_ARRAY)
         self._disable(gl.GL_VERTEX_ARRAY)
 
     def _pass(
-        self, second: int, numbers: range, *, slot: int, where: list[list[float]], turns: int
+        self, second: int, numbers: range, *, slot: int, where: list[list[float]], turns: np.ndarray
     ) -> None:
         call, move, turn, meshes = self._call, self._move, self._turn, self._place
+        start = turns.ctypes.data
         for number in numbers:
             call(self._first + 2 * number + second)
             move(*where[number])
-            turn(turns + 64 * number)
+            turn(start + 64 * number)
             mesh = meshes.get(number)
             if mesh is None:
                 call(self._drawn[number])
             else:
                 self.sieve.draw(slot, mesh)
 
-    def render_none(self, scene: Any, *, side: int, sky: bool) -> None:
+    def render_none(self, scene: Any, rect: Any, *, sky: bool) -> None:
         """Have MuJoCo draw no geoms, only the sky or not even that."""
         flag, flags = self._mujoco.mjtRndFlag.mjRND_SKYBOX, scene.flags
         before = int(flags[flag])
         count, scene.ngeom = scene.ngeom, 0
         flags[flag] = before and sky
-        self._mujoco.mjr_render(self._mujoco.MjrRect(0, 0, side, side), scene, self._context)
+        self._mujoco.mjr_render(rect, scene, self._context)
         flags[flag] = before
         scene.ngeom = count
 
@@ -286,15 +346,14 @@ class Show:
             found += [camera.frustum_top, camera.frustum_near, camera.frustum_far]
         for light in (scene.lights[i] for i in range(scene.nlight)):
             found += [light.pos.tobytes(), light.dir.tobytes()]
-        for geom in (scene.geoms[i] for i in range(self._still)):
-            found += [geom.pos.tobytes(), geom.mat.tobytes()]
-        return found
+        ground = scene.geoms[0]
+        return [*found, ground.pos.tobytes(), ground.mat.tobytes()]
 
     def draw_all(self) -> None:
         """Draw sky and ground in every scene again."""
         if self.backdrop is not None:
             self.backdrop.close()
-        self.backdrop = None
+        self.backdrop = self._reach = None
 
     def close(self) -> None:
         """Give everything back to OpenGL."""
