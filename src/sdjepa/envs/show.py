@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from sdjepa.envs.backdrop import LIT, PLAIN, Backdrop, Reach, frame
+from sdjepa.envs.backdrop import LIT, PLAIN, Backdrop
 from sdjepa.envs.caster import Pose
 from sdjepa.envs.gl_calls import Unsupported, forgive, gl_function
+from sdjepa.envs.reach import Reach, frame
 from sdjepa.envs.seen import DEPTH_BITS, Seen
 from sdjepa.envs.shadow import Box, Light
 from sdjepa.envs.visible import Mesh, read_mesh
