@@ -272,8 +272,9 @@ def test_what_is_before_the_backdrop_is_within_its_boxes(meshed):
         other.draw(scene)
         assert scene.pose is not None
         assert scene.slot is not None
-        assert scene.reach is not None
-        for most, (left, low, right, high) in zip((1, None), scene.reach, strict=True):
+        assert scene.extent is not None
+        for most, box in ((1, scene.extent.shadows), (None, scene.extent.everything)):
+            left, low, right, high = box
             show.draw(scene.mjv, scene.pose, slot=scene.slot, most=most)  # without a backdrop
             apart = (other._read() != empty).any(-1)
             assert apart[low:high, left:right].sum() == apart.sum() > 500
@@ -302,6 +303,31 @@ def test_a_picture_mujoco_drew_in_between_leaves_nothing_behind(meshed):
     assert beside[:, :left].any() or beside[:low].any()
     assert np.array_equal(other.paint(data, camera), right[1])
     other.close()
+
+
+def test_sheets_drawn_while_the_next_is_noted_come_back_in_order(monkeypatch):
+    env: Any = base.make("reacher")
+    env.reset(np.random.default_rng(0))
+    model, data, camera = env.subject()
+    own = painter.Painter(model, size=SIZE, shadow=0)
+    monkeypatch.setattr(gl.Sheet, "SIDE", 2)
+    sheet, right, come = gl.Sheet(own), [], []
+    for ahead in (0, 1, 2, 1):
+        monkeypatch.setattr(gl.Sheet, "DRAWN_AHEAD", ahead)
+        for number in range(15):
+            env.step(np.array([1.0, -0.5], dtype=np.float32))
+            right.append(own.paint(data, camera))
+            sheet.note(data, camera)
+            come += sheet.finished()
+            if number == 13:  # a full sheet of four is drawn when the next frame is noted
+                assert len(right) - len(come) == 2 + 4 * ahead
+        come += sheet.take()
+        assert len(come) == len(right)
+        sheet.note(data, camera)
+        sheet.drop()  # and what was noted last does not come
+    assert all(np.array_equal(a, b) for a, b in zip(come, right, strict=True))
+    assert len({frame.tobytes() for frame in right}) == len(right)
+    own.close()
 
 
 def test_closing_gives_every_list_and_buffer_back(meshed):

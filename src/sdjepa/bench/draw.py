@@ -40,8 +40,10 @@ def _scene_only(
 ) -> None:
     """On the map as it is."""
     if painter.show is not None and scene.pose is not None and scene.slot is not None:
-        reach = None if side else scene.reach
-        painter.show.draw(scene.mjv, scene.pose, slot=scene.slot, reach=reach, side=side, most=most)
+        extent = None if side else scene.extent
+        painter.show.draw(
+            scene.mjv, scene.pose, slot=scene.slot, extent=extent, side=side, most=most
+        )
 
 
 def _none_but_sky(painter: Painter, scene: Scene, *, sky: bool) -> None:
@@ -180,9 +182,12 @@ class Drawing:
             whole = [behind.whole]
             yield self._line("GPU: copying a backdrop", painter, lambda *_: behind.put(LIT, whole))
             show.disturb()
-            reaches = [scene.reach for scene in self._scenes if scene.reach is not None]
-            for number, what in enumerate(("shadows", "geoms and shadows")):
-                share = np.mean([area([each[number]]) for each in reaches]) / NATIVE_SIZE**2
+            extents = [scene.extent for scene in self._scenes if scene.extent is not None]
+            for what, boxes in (
+                ("shadows", [extent.shadows for extent in extents]),
+                ("geoms and shadows", [extent.everything for extent in extents]),
+            ):
+                share = np.mean([area([box]) for box in boxes]) / NATIVE_SIZE**2
                 yield f"picture, around {what}", 100 * float(share), "%", {}
         for what, sky in (("nothing", False), ("the sky", True)):
             draw = functools.partial(_none_but_sky, sky=sky)

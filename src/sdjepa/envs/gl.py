@@ -55,10 +55,12 @@ class Sheet:
     Reading a frame back makes the processor wait for the GPU and the GPU for the processor, and a
     GPU that several processes ask for one frame each spends its time changing between them. Here
     each drawn frame is copied, as the reading would, into a tile of a larger picture on the GPU,
-    and that is read when all are drawn; the pixels are the same.
+    and that is read when all are drawn; the pixels are the same. Nor does the processor wait then:
+    it goes on noting the next sheet, and takes the pixels when that one is full.
     """
 
     SIDE = 6  # tiles a row
+    DRAWN_AHEAD = 1  # sheets that the GPU may be busy with while the next is noted
 
     def __init__(self, painter: Painter) -> None:
         from OpenGL import GL
@@ -67,7 +69,14 @@ class Sheet:
         self._scenes: list[Scene] = []  # blank ones are kept for the next sheet
         self._noted = 0
         self._done: list[np.ndarray] = []
+        self._asked: list[tuple[int, int]] = []  # buffers being read into, and how many frames
+        self._free: list[int] = []
         self._make_current()
+        self._read_pixels, self._flush = gl_function("glReadPixels"), gl_function("glFlush")
+        self._bind_buffer, self._fetch = (
+            gl_function("glBindBuffer"),
+            gl_function("glGetBufferSubData"),
+        )
         self._bind, self._read_from = gl_function("glBindFramebuffer"), gl_function("glReadBuffer")
         self._blit = gl_function("glBlitFramebuffer")
         side = self.SIDE * painter.size
@@ -93,11 +102,17 @@ class Sheet:
         self._noted += 1
 
     def _develop(self) -> None:
+        count, self._noted = self._noted, 0
+        self._ask(self._scenes[:count])
+        while len(self._asked) > self.DRAWN_AHEAD:
+            self._take_next()
+
+    def _take_next(self) -> None:
+        """Wait for the sheet asked for first."""
         import cv2
 
-        count, self._noted = self._noted, 0
-        sheet = self.draw(self._scenes[:count])
         size = self.painter.size
+        sheet, count = self._wait()
         for number in range(count):
             row, column = divmod(number, self.SIDE)
             tile = sheet[row * size : (row + 1) * size, column * size : (column + 1) * size]
@@ -109,12 +124,53 @@ class Sheet:
 
         Whole words are read, which a driver need not repack.
         """
+        assert not self._asked
+        self._ask(scenes)
+        return self._wait()[0]
+
+    def _ask(self, scenes: Sequence[Scene]) -> None:
+        """Have scenes drawn and read into a buffer; nothing waits for it."""
         self._make_current()
         self.painter.ready(scenes)
         for number, scene in enumerate(scenes):
             self.painter.draw(scene)
             self.copy(number)
-        return self._read(-(-len(scenes) // self.SIDE))
+        gl, kind, side = self._gl, self._gl.GL_PIXEL_PACK_BUFFER, self.SIDE * self.painter.size
+        forgive()
+        buffer = self._free.pop() if self._free else self._make_buffer()
+        gl.glBindFramebuffer(gl.GL_READ_FRAMEBUFFER, self._buffer)
+        gl.glReadBuffer(gl.GL_COLOR_ATTACHMENT0)
+        self._bind_buffer(kind, buffer)
+        high = self._high(len(scenes))
+        self._read_pixels(0, 0, side, high, gl.GL_RGBA, gl.GL_UNSIGNED_BYTE, None)
+        self._bind_buffer(kind, 0)
+        self.painter.restore()
+        self._flush()
+        self._asked.append((buffer, len(scenes)))
+
+    def _make_buffer(self) -> int:
+        gl, kind = self._gl, self._gl.GL_PIXEL_PACK_BUFFER
+        buffer = int(gl.glGenBuffers(1))
+        gl.glBindBuffer(kind, buffer)
+        gl.glBufferData(kind, 4 * (self.SIDE * self.painter.size) ** 2, None, gl.GL_STREAM_READ)
+        gl.glBindBuffer(kind, 0)
+        return buffer
+
+    def _high(self, count: int) -> int:
+        """Rows of pixels that so many frames take."""
+        return -(-count // self.SIDE) * self.painter.size
+
+    def _wait(self) -> tuple[UInt8[np.ndarray, "rows columns 4"], int]:
+        """What was asked for first, and of how many frames it is."""
+        self._make_current()
+        buffer, count = self._asked.pop(0)
+        sheet = np.empty((self._high(count), self.SIDE * self.painter.size, 4), dtype=np.uint8)
+        kind = self._gl.GL_PIXEL_PACK_BUFFER
+        self._bind_buffer(kind, buffer)
+        self._fetch(kind, 0, sheet.nbytes, sheet.ctypes.data)
+        self._bind_buffer(kind, 0)
+        self._free.append(buffer)
+        return sheet, count
 
     def copy(self, number: int) -> None:
         """The frame just drawn goes into tile `number`, its samples averaged."""
@@ -128,20 +184,12 @@ class Sheet:
         self._blit(*source, *target, gl.GL_COLOR_BUFFER_BIT, gl.GL_NEAREST)
         self.painter.restore()
 
-    def _read(self, rows: int) -> UInt8[np.ndarray, "height width 4"]:
-        gl, size, side = self._gl, self.painter.size, self.SIDE * self.painter.size
-        forgive()
-        sheet = np.empty((rows * size, side, 4), dtype=np.uint8)
-        gl.glBindFramebuffer(gl.GL_READ_FRAMEBUFFER, self._buffer)
-        gl.glReadBuffer(gl.GL_COLOR_ATTACHMENT0)
-        gl.glReadPixels(0, 0, side, rows * size, gl.GL_RGBA, gl.GL_UNSIGNED_BYTE, sheet)
-        self.painter.restore()
-        return sheet
-
     def take(self) -> list[UInt8[np.ndarray, "size size 3"]]:
         """All frames noted since the last call, in order."""
         if self._noted:
             self._develop()
+        while self._asked:
+            self._take_next()
         return self.finished()
 
     def finished(self) -> list[UInt8[np.ndarray, "size size 3"]]:
@@ -151,7 +199,8 @@ class Sheet:
 
     def drop(self) -> None:
         """Forget what was noted."""
-        self._noted, self._done = 0, []
+        self._free += [buffer for buffer, _ in self._asked]
+        self._noted, self._done, self._asked = 0, [], []
 
 
 class Filmed(Env):

@@ -23,6 +23,7 @@ from jaxtyping import UInt8
 
 from sdjepa.envs.caster import Caster, Pose
 from sdjepa.envs.gl_calls import Unsupported, forgive, usual_ways
+from sdjepa.envs.reach import Extent
 from sdjepa.envs.shadow import NOTHING, Box, Casters, around
 from sdjepa.envs.show import Show
 from sdjepa.envs.visible import View, Visible
@@ -52,7 +53,7 @@ class Scene:
     view: View | None = None
     to_map: np.ndarray | None = None  # matrices of meshes
     to_picture: np.ndarray | None = None
-    reach: tuple[Box, Box] | None = None  # of its shadows and of all, in the picture
+    extent: Extent | None = None  # of what moves, in the picture
     slot: int | None = None  # its number among the scenes sifted last
 
 
@@ -113,7 +114,7 @@ class Painter:
         """Forget what another painter prepared: its shadow map and its lists are not ours."""
         assert scene.places is not None
         scene.painter, scene.pose, scene.view, scene.slot = self, None, None, None
-        scene.to_map = scene.to_picture = scene.reach = None
+        scene.to_map = scene.to_picture = scene.extent = None
         scene.boxes = self._casters.note(scene.mjv, scene.places)
         scene.shadows = around(scene.boxes.reshape(-1, 4))
 
@@ -126,8 +127,8 @@ class Painter:
             scene.to_map = self.caster.matrices(scene.places)
         if self.show is not None and scene.to_picture is None:
             scene.to_picture = self.show.matrices(scene.mjv, scene.places)
-        if self.show is not None and scene.reach is None:
-            scene.reach = self.show.reach(scene.mjv, scene.places)
+        if self.show is not None and scene.extent is None:
+            scene.extent = self.show.extent(scene.mjv, scene.places)
         if self.visible is not None and scene.view is None:
             scene.view = self.visible.view(scene.mjv, scene.places)
 
@@ -193,7 +194,7 @@ class Painter:
             self._sift([scene])
         self.caster.draw(scene.pose, slot=scene.slot if self.caster.lit is not None else None)
         if self.show is not None and scene.slot is not None:
-            self.show.draw(scene.mjv, scene.pose, slot=scene.slot, reach=scene.reach)
+            self.show.draw(scene.mjv, scene.pose, slot=scene.slot, extent=scene.extent)
             return
         self._cast(scene, by_mujoco=False)
         if self.visible is not None and scene.view is not None:

@@ -3,15 +3,24 @@
 A geom is within its bounds, and its shadow on the ground within theirs, as the light throws them.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from sdjepa.envs.gl_calls import Unsupported
 from sdjepa.envs.shadow import NOTHING, Box, Light, around
 
 MARGIN_PIXELS = 3  # for rounding, and for shadows that are read from texels beside
+
+
+@dataclass(frozen=True)
+class Extent:
+    """What of a picture is not as if there were no geoms but the ground."""
+
+    shadows: Box  # around all on the ground
+    everything: Box  # around these and all geoms, a pixel at least
 
 
 class Reach:
@@ -26,46 +35,44 @@ class Reach:
         signs = np.stack(np.meshgrid(*[[-1, 1]] * 3), axis=-1).reshape(8, 3)
         self._corners = middle[:, None] + signs * half[:, None]
 
-    def boxes(
+    def extent(
         self,
         data: Any,
         *,
         view: Float[np.ndarray, "3 4"],
         near: float,
         ground: tuple[Float[np.ndarray, "3"], Float[np.ndarray, "3"]],
-    ) -> tuple[Box, Box]:
-        """Around all shadows and around everything, a pixel at least.
-
-        `ground` is a place of it and its normal.
-        """
+    ) -> Extent:
+        """Of the geoms where they are now; `ground` is a place of it and its normal."""
         turns = data.geom_xmat[self._objects].reshape(-1, 3, 3)
         corners = self._corners @ turns.swapaxes(1, 2) + data.geom_xpos[self._objects][:, None]
         place, normal = ground
         height = (corners - place) @ normal / (self._forward @ normal)
-        shadows = self._around(corners - height[..., None] * self._forward, view, near)
-        geoms = self._around(corners, view, near)
-        both = around(np.array([shadows, geoms]))
-        return shadows, both if both != NOTHING else (0, 0, 1, 1)
+        fallen = corners - height[..., None] * self._forward
+        boxes = self._boxes(np.stack([fallen, corners]), view, near)
+        everything = around(boxes.reshape(-1, 4))
+        return Extent(around(boxes[0]), everything if everything != NOTHING else (0, 0, 1, 1))
 
-    def _around(
-        self, places: Float[np.ndarray, "geoms 8 3"], view: Float[np.ndarray, "3 4"], near: float
-    ) -> Box:
+    def _boxes(
+        self, places: Float[np.ndarray, "2 geoms 8 3"], view: Float[np.ndarray, "3 4"], near: float
+    ) -> Int[np.ndarray, "2 geoms 4"]:
         seen = places @ view[:, :3].T + view[:, 3]
-        if (seen[..., 2] < near).any():  # beside the camera: it may be anywhere
-            return (0, 0, self._size, self._size)
-        flat = (seen[..., :2] / seen[..., 2:]).reshape(-1, 2)
-        low = np.floor(flat.min(0) - MARGIN_PIXELS).clip(0, self._size).astype(int).tolist()
-        high = np.ceil(flat.max(0) + MARGIN_PIXELS).clip(0, self._size).astype(int).tolist()
-        return (*low, *high) if low[0] < high[0] and low[1] < high[1] else NOTHING
+        depth = seen[..., 2]
+        flat = seen[..., :2] / np.maximum(depth, near)[..., None]
+        low = np.floor(flat.min(2) - MARGIN_PIXELS)
+        high = np.ceil(flat.max(2) + MARGIN_PIXELS)
+        beside = (depth < near).any(2)  # beside the camera: it may be anywhere
+        low[beside], high[beside] = 0, self._size
+        return np.concatenate([low, high], axis=2).clip(0, self._size).astype(np.int64)
 
 
 def frame(inner: Box, outer: Box, *, size: int) -> list[Box]:
     """Boxes that make up `outer` and a pixel around `inner`, without `inner`."""
     if inner == NOTHING:
         return [outer]
-    grown = np.clip(np.add(inner, [-1, -1, 1, 1]), 0, size)
-    left, low, right, high = around(np.array([grown, outer]))
     start, below, stop, above = inner
+    left, low = min(max(start - 1, 0), outer[0]), min(max(below - 1, 0), outer[1])
+    right, high = max(min(stop + 1, size), outer[2]), max(min(above + 1, size), outer[3])
     return [
         (left, low, start, high),
         (stop, low, right, high),

@@ -9,6 +9,7 @@ one is kept, and the ground is then drawn only where shadows may fall.
 """
 
 import importlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,9 @@ from jaxtyping import Float
 from sdjepa.envs.backdrop import LIT, PLAIN, Backdrop
 from sdjepa.envs.caster import Pose
 from sdjepa.envs.gl_calls import Unsupported, forgive, gl_function
-from sdjepa.envs.reach import Reach, frame
+from sdjepa.envs.reach import Extent, Reach, frame
 from sdjepa.envs.seen import DEPTH_BITS, Seen
-from sdjepa.envs.shadow import Box, Light
+from sdjepa.envs.shadow import Light
 from sdjepa.envs.visible import Mesh, read_mesh
 
 TEXTURE_ROLES, COLOUR_ROLE = 10, 1  # of a material, in MuJoCo's order
@@ -83,6 +84,8 @@ class Show:
         self.backdrop: Backdrop | None = None
         self._reach: Reach | None = None
         self._stood: list[Any] = []  # all that decides what the backdrop looks like
+        self._looked: list[Any] = []
+        self._seen_from = np.zeros((3, 4))
 
     def _check(self, scene: Any, geoms: list[Any]) -> None:
         """That the scene needs no pass and no state that is not known here."""
@@ -218,7 +221,13 @@ class Show:
         return np.concatenate([view[:, :3] @ turns, moved[..., None]], axis=-1)
 
     def _view(self, scene: Any) -> Float[np.ndarray, "3 4"]:
-        """From places to pixels."""
+        """From places to pixels; found anew only when the camera has moved."""
+        where = self._looking(scene)
+        if where != self._looked:
+            self._looked, self._seen_from = where, self._find_view(scene)
+        return self._seen_from
+
+    def _find_view(self, scene: Any) -> Float[np.ndarray, "3 4"]:
         camera, half = scene.camera[0], self._size / 2
         eye = np.mean([np.asarray(scene.camera[i].pos, np.float64) for i in (0, 1)], axis=0)
         forward = np.asarray(camera.forward, dtype=np.float64)
@@ -242,12 +251,12 @@ class Show:
             behind.keep(which)
         self.backdrop, self._stood = behind, self._standing(scene)
 
-    def reach(self, scene: Any, data: Any) -> tuple[Box, Box] | None:
-        """Boxes around shadows on the ground and around all that is before the backdrop."""
+    def extent(self, scene: Any, data: Any) -> Extent | None:
+        """What of a picture is not the backdrop."""
         if self._reach is None:
             return None
         ground = scene.geoms[0]
-        return self._reach.boxes(
+        return self._reach.extent(
             data,
             view=self._view(scene),
             near=float(scene.camera[0].frustum_near),
@@ -260,19 +269,19 @@ class Show:
         pose: Pose,
         *,
         slot: int,
-        reach: tuple[Box, Box] | None = None,
+        extent: Extent | None = None,
         side: int | None = None,
         most: int | None = None,
     ) -> None:
         """Draw a scene sifted as number `slot`; for timing, into `side` pixels, or `most` geoms."""
         count = len(pose.places[:most])
         behind, rect = self.backdrop, self._mujoco.MjrRect
-        if behind is None or reach is None or self._standing(scene) != self._stood:
+        if behind is None or extent is None or self._standing(scene) != self._stood:
             self.disturb()
             self.render_none(scene, rect(0, 0, side or self._size, side or self._size), sky=True)
             self._draw_geoms(pose, range(count), slot=slot)
             return
-        shadows, everything = reach
+        shadows = extent.shadows
         # MuJoCo sets camera and lights, and clears a pixel, of those that are drawn again.
         self.render_none(scene, rect(*behind.changed[:2], 1, 1), sky=False)
         self._view_in(0, 0, self._size, self._size)
@@ -283,7 +292,7 @@ class Show:
         self._stop(self._gl.GL_SCISSOR_TEST)
         # A box's edge is not quite sharp where Mesa's software draws several samples.
         behind.put(LIT, frame(shadows, behind.changed, size=self._size))
-        behind.changed = everything
+        behind.changed = extent.everything
         self._draw_geoms(pose, range(1, count), slot=slot)
 
     def disturb(self) -> None:
@@ -297,7 +306,7 @@ class Show:
         self._pass(second, range(1), slot=0, where=pose.places[:1].tolist(), turns=pose.turns)
         self._call(self._edges[2 * second + 1])
 
-    def _draw_geoms(self, pose: Pose, numbers: range, *, slot: int) -> None:
+    def _draw_geoms(self, pose: Pose, numbers: Sequence[int], *, slot: int) -> None:
         """Draw geoms in the one light, then in the other."""
         gl = self._gl
         self._bind(gl.GL_ARRAY_BUFFER, self._normals)
@@ -315,7 +324,13 @@ class Show:
         self._disable(gl.GL_VERTEX_ARRAY)
 
     def _pass(
-        self, second: int, numbers: range, *, slot: int, where: list[list[float]], turns: np.ndarray
+        self,
+        second: int,
+        numbers: Sequence[int],
+        *,
+        slot: int,
+        where: list[list[float]],
+        turns: np.ndarray,
     ) -> None:
         call, move, turn, meshes = self._call, self._move, self._turn, self._place
         start = turns.ctypes.data
@@ -339,12 +354,18 @@ class Show:
         flags[flag] = before
         scene.ngeom = count
 
-    def _standing(self, scene: Any) -> list[Any]:
-        """All that decides what sky and ground look like; what else does is of the first scene."""
+    def _looking(self, scene: Any) -> list[Any]:
+        """All that decides from where a picture is taken."""
         found: list[Any] = []
         for camera in (scene.camera[0], scene.camera[1]):
             found += [each.tobytes() for each in (camera.pos, camera.forward, camera.up)]
             found += [camera.frustum_top, camera.frustum_near, camera.frustum_far]
+            found += [camera.frustum_bottom, camera.frustum_width]
+        return found
+
+    def _standing(self, scene: Any) -> list[Any]:
+        """All that decides what sky and ground look like; what else does is of the first scene."""
+        found = self._looking(scene)
         for light in (scene.lights[i] for i in range(scene.nlight)):
             found += [light.pos.tobytes(), light.dir.tobytes()]
         ground = scene.geoms[0]
