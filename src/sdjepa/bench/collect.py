@@ -67,7 +67,7 @@ def bench_collect(
     names: Sequence[str] = NAMES,
     *,
     workers: Sequence[int] = (1, 16),
-    seconds: float = 4.0,
+    seconds: float = 8.0,
     out: Path | None = None,
     tell: Tell = lambda line: None,
 ) -> list[dict[str, Any]]:
@@ -98,10 +98,10 @@ def _collection(name: str, workers: int, *, seconds: float) -> Iterator[Line]:
     """A collection from nothing, until enough of it is known."""
     settings = _settings(name, episodes=NO_END, workers=workers)
     marks: list[tuple[float, int]] = []
-    began = time.monotonic()
+    began = time.time()  # as files are dated
 
     def progress(done: int, total: int, note: str = "") -> None:
-        marks.append((time.monotonic(), done))
+        marks.append((time.time(), done))
         waited = marks[-1][0] - marks[min(workers, len(marks)) - 1][0]
         if len(marks) >= WAVES * workers and waited >= seconds:
             raise Enough
@@ -113,19 +113,26 @@ def _collection(name: str, workers: int, *, seconds: float) -> Iterator[Line]:
         with contextlib.suppress(Enough):
             collecting._join(settings, Path(folder), writer, progress=progress)
         size = sum(path.stat().st_size for path in Path(folder).glob(".episodes*"))
+        made = sorted(path.stat().st_mtime for path in Path(folder).glob("part-*"))
     collecting._PART_ROWS = usual
     rows, took = marks[-1][1] * (STEPS + 1), marks[-1][0] - began
-    steady, crew = steady_rate(marks, workers=workers), {"workers": workers}
+    start, end = marks[workers - 1][0], marks[-1][0]
+    rate = steady_rate(made, start=start, end=end) * marks[0][1] * (STEPS + 1)
+    crew = {"workers": workers}
     more = {**crew, "frames": rows, "bytes_a_frame": round(size / rows)}
-    yield "collected, steady", steady * (STEPS + 1), "frames/s", more
+    # Of a writer that does not keep up more and more would wait.
+    waiting = [
+        sum(each <= when for each in made) - written
+        for when, written in ((start, workers), (end, len(marks)))
+    ]
+    yield "collected, steady", rate, "frames/s", {**more, "parts_waiting": waiting}
     yield "collected, start included", rows / took, "frames/s", crew
     yield "collected, first part after", 1e3 * (marks[0][0] - began), "ms", crew
 
 
-def steady_rate(marks: Sequence[tuple[float, int]], *, workers: int) -> float:
-    """Episodes a second after as many parts as workers; a mark is a part, when and up to where."""
-    (start, before), (end, after) = marks[workers - 1], marks[-1]
-    return (after - before) / (end - start)
+def steady_rate(made: Sequence[float], *, start: float, end: float) -> float:
+    """Parts a second, by when they were made: parts are written in order, some long after."""
+    return sum(start < each <= end for each in made) / (end - start)
 
 
 def _alone(name: str) -> Iterator[Line]:

@@ -117,7 +117,7 @@ def plan(
 def collect(
     out: Out = None,
     workers: Annotated[str, typer.Option(help="Numbers of processes.")] = "1,16",
-    seconds: Annotated[float, typer.Option(help="Least time a rate is taken over.")] = 4.0,
+    seconds: Annotated[float, typer.Option(help="Least time a rate is taken over.")] = 8.0,
     envs: Annotated[str, typer.Option(help="Environments; all, unless named.")] = "",
 ) -> None:
     """Where a collector's time goes, and how many frames a second workers make together.
