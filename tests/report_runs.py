@@ -156,6 +156,7 @@ def further(trace: Trace) -> Iterator[Diagnosis]:
     yield flattened(trace)
     yield mapped(trace)
     yield ranked()
+    yield noticed()
 
 
 def flattened(trace: Trace) -> Diagnosis:
@@ -269,6 +270,17 @@ def mapped(trace: Trace) -> Diagnosis:
     drawn = {"x": axis, "y": axis, "theta": theta, "plane_radius": theta * 0 + 1}
     results = {"visited": visited, "drawn": drawn}
     return Diagnosis("place", "The map", "Same place, same angle?", "shown", "so", results)
+
+
+def noticed() -> Diagnosis:
+    """What `notice` writes; the real one needs a simulator in which several things move."""
+    found = {
+        thing: {"share": share, "ci95": [share, share]}
+        for thing, share in (("arm", 1.0), ("cube", 0.003))
+    }
+    results = {what: {**found, "all": 1.0} for what in ("pixels", "content", "progress")}
+    things = {"pairs": 60, "things": list(found)}
+    return Diagnosis("notice", "Noticed", "What?", "shown", "so", {**things, **results})
 
 
 def ranked() -> Diagnosis:

@@ -24,6 +24,7 @@ from sdjepa.compass.events import events
 from sdjepa.compass.film import film
 from sdjepa.compass.geometry import geometry
 from sdjepa.compass.horizon import horizon
+from sdjepa.compass.notice import notice
 from sdjepa.compass.order import order
 from sdjepa.compass.place import place
 from sdjepa.compass.probe import probe
@@ -88,6 +89,7 @@ DIAGNOSTICS: dict[str, Callable[[Case], Diagnosis]] = {
     "changes": lambda case: changes(case.trace, seed=case.seed),
     "horizon": lambda case: horizon(case.trace, seed=case.seed),
     "sight": lambda case: sight(case.trace, seed=case.seed),
+    "notice": lambda case: notice(case.trace, case.reader, case.episodes, seed=case.seed),
     "ranking": lambda case: ranking(
         case.checkpoint, case.episodes, case.chosen, seed=case.seed, progress=case.progress
     ),

@@ -45,6 +45,9 @@ class Env(ABC):
     # does not look straight down.
     extent: ClassVar[tuple[float, float, float, float] | None] = None
     controlled: ClassVar[tuple[str, ...]]  # columns that actions move at once
+    parts: ClassVar[
+        dict[str, slice]
+    ] = {}  # things that move by themselves, and where a state has them
     action_low: np.ndarray
     action_high: np.ndarray
 
@@ -145,6 +148,11 @@ class Env(ABC):
     @abstractmethod
     def path(cls, columns: Columns) -> Float[np.ndarray, "rows 2"]:
         """Where the episode went, as points to draw."""
+
+    @classmethod
+    def exchange(cls, row: Columns, other: Columns, part: str) -> dict[str, np.ndarray]:
+        """The state of `row` with one of `parts` as it is in `other`."""
+        raise UserError(f"{cls.name} has no parts that can be exchanged")
 
     def agent_at(self, row: Columns, point: Float[np.ndarray, "2"]) -> dict[str, np.ndarray]:
         """The state of `row` with the agent brought to where somebody points; units of `path`."""

@@ -183,6 +183,19 @@ def sight(record: Record) -> Iterator[Panel]:
     )
 
 
+def notice(record: Record) -> Iterator[Panel]:
+    found = record["results"]
+    if "things" not in found:
+        return
+    yield Panel(
+        "things",
+        "How far the latent moves when one thing alone is where it is in another episode",
+        "<b>What a planner can go by:</b> a thing that moves the picture but hardly the latent is "
+        "one the model does not see, and no plan will bring it anywhere on purpose.",
+        lambda: shape_figures.noticed(found),
+    )
+
+
 def embedding(record: Record) -> Iterator[Panel]:
     found = record["results"]
     lengths = [len(points["rows"]) for points in found["points"]]

@@ -94,6 +94,36 @@ def sight(results: Mapping[str, Any], *, beside: Mapping[str, Any] | None) -> Fi
 
 
 @styled
+def noticed(results: Mapping[str, Any]) -> Figure:
+    """How far each thing moves the picture and the parts of the latent, beside moving all."""
+    rows = [(thing, what) for thing in results["things"] for what in _MOVED]
+    figure = Figure(figsize=(3.5, 0.26 * len(rows) + 0.75))
+    height = figure.get_figheight()
+    axes = figure.add_axes((0.36, 0.45 / height, 0.6, 1 - 0.5 / height))
+    for y, (thing, what) in enumerate(rows):
+        found, colour = results[what][thing], _MOVED[what]
+        axes.plot([0, found["share"]], [y, y], color=colour, lw=5, solid_capstyle="butt")
+        if None not in found["ci95"]:
+            axes.plot(found["ci95"], [y, y], color=colour, lw=1.2, alpha=0.6)
+        words = f"{thing}: {'picture' if what == 'pixels' else what}"
+        place = {"ha": "right", "va": "center", "transform": axes.get_yaxis_transform()}
+        axes.text(-0.03, y, words, color=colour, **place)
+        said = f"{100 * found['share']:.1f} %"
+        end = max(found["share"], *(edge or 0 for edge in found["ci95"]))
+        axes.text(end + 0.04, y, said, va="center", color=colour)
+    last = max(max(results[what][thing]["share"] for thing, what in rows), 1.0)
+    axes.axvline(1, color=MUTED, lw=0.7)
+    axes.set(xlim=(0, 1.5 * last), ylim=(len(rows) - 0.4, -0.6), yticks=[])
+    axes.set_xticks([0, 0.5, 1], ["0", ".5", "1"])
+    axes.set_xlabel("of exchanging everything")
+    quiet(axes, grid="x")
+    return figure
+
+
+_MOVED = {"pixels": MUTED, "content": BLUE, "progress": VERMILION}
+
+
+@styled
 def cloud(points: np.ndarray, lengths: Sequence[int]) -> Figure:
     """A flattened latent: one colour per episode, square at its start, star at its end."""
     figure = Figure(figsize=(2.3, 2.3))
