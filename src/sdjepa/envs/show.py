@@ -17,13 +17,14 @@ from jaxtyping import Float
 
 from sdjepa.envs.backdrop import LIT, PLAIN, Backdrop
 from sdjepa.envs.caster import Pose
+from sdjepa.envs.eye import Eye, looking
 from sdjepa.envs.gl_calls import Unsupported, forgive, gl_function
+from sdjepa.envs.passes import Passes
 from sdjepa.envs.reach import Extent, Reach, frame
 from sdjepa.envs.seen import DEPTH_BITS, Seen
 from sdjepa.envs.shadow import Light
 from sdjepa.envs.visible import Mesh, read_mesh
 
-TEXTURE_ROLES, COLOUR_ROLE = 10, 1  # of a material, in MuJoCo's order
 OPAQUE = 0.995
 
 
@@ -40,12 +41,6 @@ class Show:
         self._mujoco: Any = importlib.import_module("mujoco")
         geoms = [scene.geoms[i] for i in range(scene.ngeom)]
         self._check(scene, geoms)
-        lights = [scene.lights[i] for i in range(scene.nlight)]
-        zero = int(GL.GL_LIGHT0)
-        self._plain = [zero + i for i, light in enumerate(lights) if not light.castshadow]
-        self._casting = [zero + i for i, light in enumerate(lights) if light.castshadow]
-        if len(self._casting) != 1:
-            raise Unsupported("shadows are drawn of one light")
         mesh = self._mujoco.mjtGeom.mjGEOM_MESH
         self._meshed = [i for i, geom in enumerate(geoms) if geom.type == mesh]
         if not self._meshed:
@@ -76,16 +71,12 @@ class Show:
             size=size,
             near=float(scene.camera[0].frustum_near),
         )
-        self._count = 2 * len(geoms) + 4
-        first: Any = GL.glGenLists(self._count)
-        self._first = int(first)
-        self._compile(geoms)
-        self._compile_passes()
+        lights = [scene.lights[i] for i in range(scene.nlight)]
+        self._passes = Passes(context, geoms=geoms, lights=lights)
+        self._eye = Eye(size)
         self.backdrop: Backdrop | None = None
         self._reach: Reach | None = None
         self._stood: list[Any] = []  # all that decides what the backdrop looks like
-        self._looked: list[Any] = []
-        self._seen_from = np.zeros((3, 4))
 
     def _check(self, scene: Any, geoms: list[Any]) -> None:
         """That the scene needs no pass and no state that is not known here."""
@@ -142,101 +133,13 @@ class Show:
         gl.glBufferData(kind, normals.nbytes, normals, gl.GL_STATIC_DRAW)
         gl.glBindBuffer(kind, 0)
 
-    def _compile(self, geoms: list[Any]) -> None:
-        """Two lists a geom: what it is made of in the first pass, and in the second."""
-        gl = self._gl
-        both = gl.GL_FRONT_AND_BACK
-        for number, geom in enumerate(geoms):
-            rgba = np.array(geom.rgba, dtype=np.float32)
-            for second in (False, True):
-                glow = np.zeros(3) if second else np.float32(geom.emission) * rgba[:3]
-                gl.glNewList(self._first + 2 * number + second, gl.GL_COMPILE)
-                self._texture(geom)
-                gl.glMaterialfv(both, gl.GL_EMISSION, np.array([*glow, 1], dtype=np.float32))
-                gl.glColor4fv(rgba)
-                gl.glMaterialf(both, gl.GL_SHININESS, np.float32(geom.shininess) * np.float32(128))
-                shine = np.array([geom.specular] * 3 + [1], dtype=np.float32)
-                gl.glMaterialfv(both, gl.GL_SPECULAR, shine)
-                gl.glEndList()
-
-    def _texture(self, geom: Any) -> None:
-        """A texture whose places are in the geom's list, as a plane's are, or none."""
-        gl, context = self._gl, self._context
-        role = TEXTURE_ROLES * geom.matid + COLOUR_ROLE
-        texture = int(context.mat_texid[role]) if geom.matid >= 0 else -1
-        gl.glActiveTexture(gl.GL_TEXTURE0)
-        (gl.glDisable if texture < 0 else gl.glEnable)(gl.GL_TEXTURE_2D)
-        if texture < 0:
-            return
-        if context.textureType[texture] != self._mujoco.mjtTexture.mjTEXTURE_2D:
-            gl.glEndList()
-            raise Unsupported("a texture around a geom")
-        gl.glBindTexture(gl.GL_TEXTURE_2D, int(context.texture[texture]))
-
-    def _compile_passes(self) -> None:
-        """Before and after the light without shadows, and before and after the one with."""
-        gl = self._gl
-        self._edges = [self._first + self._count - 4 + i for i in range(4)]
-        made = [gl.GL_TEXTURE_GEN_S, gl.GL_TEXTURE_GEN_T, gl.GL_TEXTURE_GEN_R, gl.GL_TEXTURE_GEN_Q]
-        mapped = [gl.GL_TEXTURE_2D, *made]
-        gl.glNewList(self._edges[0], gl.GL_COMPILE)
-        for light in self._plain:
-            gl.glEnable(light)
-        gl.glPushMatrix()
-        gl.glEndList()
-        gl.glNewList(self._edges[1], gl.GL_COMPILE)
-        gl.glPopMatrix()
-        for light in self._plain:
-            gl.glDisable(light)
-        gl.glEndList()
-        gl.glNewList(self._edges[2], gl.GL_COMPILE)
-        gl.glActiveTexture(gl.GL_TEXTURE1)
-        for each in mapped:
-            gl.glEnable(each)
-        gl.glBindTexture(gl.GL_TEXTURE_2D, int(self._context.shadowTex))
-        gl.glEnable(gl.GL_ALPHA_TEST)
-        gl.glEnable(gl.GL_BLEND)
-        gl.glBlendFunc(gl.GL_ONE, gl.GL_ONE)
-        gl.glEnable(self._casting[0])
-        gl.glPushMatrix()
-        gl.glEndList()
-        gl.glNewList(self._edges[3], gl.GL_COMPILE)
-        gl.glPopMatrix()
-        gl.glDisable(self._casting[0])
-        gl.glDisable(gl.GL_BLEND)
-        gl.glDisable(gl.GL_ALPHA_TEST)
-        gl.glActiveTexture(gl.GL_TEXTURE1)
-        for each in mapped:
-            gl.glDisable(each)
-        gl.glActiveTexture(gl.GL_TEXTURE0)
-        gl.glDisable(gl.GL_TEXTURE_2D)
-        gl.glEndList()
-
     def matrices(self, scene: Any, data: Any) -> Float[np.ndarray, "geoms 3 4"]:
         """From meshes to pixels, for the sieve: x w, y w and w."""
         turns = data.geom_xmat[self._objects].reshape(-1, 3, 3)
         places = data.geom_xpos[self._objects]
-        view = self._view(scene)
+        view = self._eye.view(scene)
         moved = places @ view[:, :3].T + view[:, 3]
         return np.concatenate([view[:, :3] @ turns, moved[..., None]], axis=-1)
-
-    def _view(self, scene: Any) -> Float[np.ndarray, "3 4"]:
-        """From places to pixels; found anew only when the camera has moved."""
-        where = self._looking(scene)
-        if where != self._looked:
-            self._looked, self._seen_from = where, self._find_view(scene)
-        return self._seen_from
-
-    def _find_view(self, scene: Any) -> Float[np.ndarray, "3 4"]:
-        camera, half = scene.camera[0], self._size / 2
-        eye = np.mean([np.asarray(scene.camera[i].pos, np.float64) for i in (0, 1)], axis=0)
-        forward = np.asarray(camera.forward, dtype=np.float64)
-        up = np.asarray(camera.up, dtype=np.float64)
-        high = 0.5 * (camera.frustum_top - camera.frustum_bottom)
-        wide = camera.frustum_width or high  # the picture is square
-        across = np.stack([np.cross(forward, up) / wide, up / high]) * camera.frustum_near
-        view = np.vstack([half * (across + forward), forward])
-        return np.hstack([view, -(view @ eye)[:, None]])
 
     def keep(self, scene: Any, pose: Pose, *, grounds: list[int], light: Light, model: Any) -> None:
         """Keep a backdrop; the map shows no casters."""
@@ -258,7 +161,7 @@ class Show:
         ground = scene.geoms[0]
         return self._reach.extent(
             data,
-            view=self._view(scene),
+            view=self._eye.view(scene),
             near=float(scene.camera[0].frustum_near),
             ground=(np.asarray(ground.pos), np.asarray(ground.mat).reshape(3, 3)[:, 2]),
         )
@@ -302,9 +205,9 @@ class Show:
 
     def _draw_ground(self, pose: Pose, second: int) -> None:
         """Draw the first geom, which is no mesh, in either light."""
-        self._call(self._edges[2 * second])
+        self._call(self._passes.edges[2 * second])
         self._pass(second, range(1), slot=0, where=pose.places[:1].tolist(), turns=pose.turns)
-        self._call(self._edges[2 * second + 1])
+        self._call(self._passes.edges[2 * second + 1])
 
     def _draw_geoms(self, pose: Pose, numbers: Sequence[int], *, slot: int) -> None:
         """Draw geoms in the one light, then in the other."""
@@ -316,9 +219,9 @@ class Show:
         self.sieve.bind()
         where = pose.places.tolist()
         for second in (0, 1):
-            self._call(self._edges[2 * second])
+            self._call(self._passes.edges[2 * second])
             self._pass(second, numbers, slot=slot, where=where, turns=pose.turns)
-            self._call(self._edges[2 * second + 1])
+            self._call(self._passes.edges[2 * second + 1])
         self.sieve.release()
         self._disable(gl.GL_NORMAL_ARRAY)
         self._disable(gl.GL_VERTEX_ARRAY)
@@ -333,9 +236,9 @@ class Show:
         turns: np.ndarray,
     ) -> None:
         call, move, turn, meshes = self._call, self._move, self._turn, self._place
-        start = turns.ctypes.data
+        first, start = self._passes.first, turns.ctypes.data
         for number in numbers:
-            call(self._first + 2 * number + second)
+            call(first + 2 * number + second)
             move(*where[number])
             turn(start + 64 * number)
             mesh = meshes.get(number)
@@ -354,18 +257,9 @@ class Show:
         flags[flag] = before
         scene.ngeom = count
 
-    def _looking(self, scene: Any) -> list[Any]:
-        """All that decides from where a picture is taken."""
-        found: list[Any] = []
-        for camera in (scene.camera[0], scene.camera[1]):
-            found += [each.tobytes() for each in (camera.pos, camera.forward, camera.up)]
-            found += [camera.frustum_top, camera.frustum_near, camera.frustum_far]
-            found += [camera.frustum_bottom, camera.frustum_width]
-        return found
-
     def _standing(self, scene: Any) -> list[Any]:
         """All that decides what sky and ground look like; what else does is of the first scene."""
-        found = self._looking(scene)
+        found = looking(scene)
         for light in (scene.lights[i] for i in range(scene.nlight)):
             found += [light.pos.tobytes(), light.dir.tobytes()]
         ground = scene.geoms[0]
@@ -382,5 +276,5 @@ class Show:
         forgive()
         self.draw_all()
         self.sieve.close()
-        self._gl.glDeleteLists(self._first, self._count)
+        self._passes.close()
         self._gl.glDeleteBuffers(1, [self._normals])
