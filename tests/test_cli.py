@@ -139,7 +139,10 @@ def test_the_path_by_hand_leaves_the_files_others_read(sdjepa, recipe, tiny_data
     assert result["solved_at_start"] == 0
     share = 100 * sum(task["outcome"] for task in result["tasks"]) / 4
     assert result["success_rate"] == share
-    assert read_json(run / "manifest.json")["seed"] == 3072
+    manifest, data = read_json(run / "manifest.json"), read_json(tiny_data / "dataset.json")
+    assert manifest["seed"] == 3072
+    for fact in ("num_episodes", "num_rows", "collect"):  # not what the recipe wishes for
+        assert manifest["data"][fact] == data[fact]
 
 
 def test_explain_lists_departures_and_trains_nothing(sdjepa, recipe, tmp_path):

@@ -109,6 +109,24 @@ def test_the_page_says_the_numbers_of_the_score_file(page: str, runs: list[Path]
     assert "64 instead of 224 pixels" in page  # a small model is not set beside large ones unsaid
 
 
+@pytest.mark.parametrize("place", ["manifest.json", "data/dataset.json"])
+def test_the_page_counts_the_episodes_that_were_there_not_those_of_the_recipe(
+    runs: list[Path], tmp_path: Path, place: str
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(runs[0], run)
+    facts = {"num_episodes": 1234, "num_rows": 56789, "collect": {"steps": 77}}
+    file = run / place
+    file.parent.mkdir(exist_ok=True)
+    known = json.loads(file.read_text()) if file.exists() else {}
+    file.write_text(json.dumps(known | ({"data": facts} if place == "manifest.json" else facts)))
+    text = report([run], out=tmp_path / "page.html").read_text()
+    assert "1,234 instead of 10,000 episodes" in text
+    assert re.search(r"frames</th><td class=n>56,789<", text)
+    assert re.search(r"steps per episode</th><td class=n>77<", text)
+    assert "(the recipe&#x27;s)" not in text
+
+
 def test_a_model_of_published_size_made_otherwise_is_not_called_the_same_setting(
     runs: list[Path],
 ) -> None:

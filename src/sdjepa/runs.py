@@ -156,11 +156,11 @@ class Run:
         write_json(path / "manifest.json", manifest)
         return run
 
-    def note_machine(self) -> None:
-        """Note the machine again, when its GPU is in use; it is not yet when a run is made."""
+    def note(self, **facts: Any) -> None:
+        """Add facts to the manifest, and the machine anew: its GPU is in use only now."""
         manifest = self.path / "manifest.json"
         if manifest.exists():
-            write_json(manifest, {**read_json(manifest), "machine": _machine()})
+            write_json(manifest, {**read_json(manifest), **facts, "machine": _machine()})
 
     @staticmethod
     def open(path: Path) -> "Run":

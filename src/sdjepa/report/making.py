@@ -212,21 +212,21 @@ def _curves(logged: Sequence[tuple[str, Sequence[Mapping[str, Any]]]], terms: Se
 def _data(runs: Sequence[RunFiles]) -> str:
     rows = []
     for run in runs:
-        card = run.manifest.get("data") or {}
-        collect = run.config.collect
-        said = {
-            "environment": published.title(card.get("env", collect.env)),
-            "episodes": card.get("episodes", collect.episodes),
-            "steps per episode": card.get("steps", collect.steps),
-            "policy": f"{collect.policy}, noise {collect.noise:g}",
-            "picture": f"{collect.size} pixels",
-            "held out": f"{100 * (collect.validation_share + collect.test_share):g} % of episodes",
-            "seed": card.get("seed", collect.seed),
-        }
-        extra = {
-            k: v for k, v in card.items() if isinstance(v, str | int | float) and k not in said
-        }
-        rows.append(said | {escape(str(k)): v for k, v in extra.items()})
+        data, config = run.data, run.config.collect
+        collect = {**config.model_dump(), **(data.get("collect") or {})}
+        held = 100 * (collect["validation_share"] + collect["test_share"])
+        rows.append(
+            {
+                "environment": published.title(data.get("env", config.env)),
+                "episodes": data.get("num_episodes", f"{config.episodes:,} (the recipe's)"),
+                "frames": data.get("num_rows"),
+                "steps per episode": collect["steps"],
+                "policy": f"{collect['policy']}, noise {collect['noise']:g}",
+                "picture": f"{data.get('image_size', config.size)} pixels",
+                "held out": f"{held:g} % of episodes",
+                "seed": collect["seed"],
+            }
+        )
     names = list(dict.fromkeys(name for row in rows for name in row))
     body = [[name.replace("_", " "), *(number(row.get(name)) for row in rows)] for name in names]
     return table(["", *_names(runs)], body, numeric=range(1, 1 + len(runs)))

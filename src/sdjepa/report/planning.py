@@ -84,7 +84,7 @@ def _literature(member: tuple[RunFiles, Score]) -> str:
     run, score = member
     if not published.success(score.env):
         return ""
-    found = published.differences(run.config, score)
+    found = published.differences(run.config, score, episodes=run.data.get("num_episodes"))
     if not found and (others := published.otherwise(run.config, score)):
         return (
             '<p class="note"><b>The diamonds are models of this size, trained and planned with '

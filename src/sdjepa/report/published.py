@@ -64,9 +64,14 @@ _COMPARED = (
 )
 
 
-def differences(config: Config, score: Score) -> tuple[str, ...]:
-    """Where the run departs from the published setting, as `64 instead of 224 pixels`."""
+def differences(config: Config, score: Score, *, episodes: int | None = None) -> tuple[str, ...]:
+    """Where the run departs from the published setting, as `64 instead of 224 pixels`.
+
+    `episodes` it was trained on, where that is known: a recipe only says how many to collect.
+    """
     ours, theirs = config.model_dump(), Config().model_dump()
+    if episodes is not None:
+        ours["collect"]["episodes"] = episodes
     found = []
     for key, word in _COMPARED:
         section, leaf = key.split(".")

@@ -84,6 +84,7 @@ class RunFiles:
     path: Path
     config: Config
     manifest: Mapping[str, Any]
+    data: Mapping[str, Any]  # what was trained on; empty where nobody noted it
     metrics: tuple[Mapping[str, Any], ...]
     scores: tuple[Score, ...]
     compass: tuple[Diagnostic, ...]
@@ -131,6 +132,8 @@ def read_runs(paths: Sequence[Path], *, select: str | None = None) -> tuple[RunF
 def _read_run(path: Path, *, label: str) -> RunFiles:
     run = Run.open(path)
     manifest = path / "manifest.json"
+    noted = read_json(manifest) if manifest.exists() else {}
+    card = path / "data" / "dataset.json"  # of a run that was kept
     scores = sorted((path / "scores").glob("*.json"))
     compass = sorted((path / "compass").glob("*.json"))
     read = [path / "config.toml", manifest, run.metrics_path, *scores, *compass]
@@ -138,7 +141,8 @@ def _read_run(path: Path, *, label: str) -> RunFiles:
         label=label,
         path=path,
         config=run.config,
-        manifest=read_json(manifest) if manifest.exists() else {},
+        manifest=noted,
+        data=read_json(card) if card.exists() else noted.get("data") or {},
         metrics=tuple(record for record in run.metrics() if "step" in record),
         scores=tuple(_read_score(file) for file in scores),
         compass=_with_extent([_read_diagnostic(file) for file in compass]),
