@@ -45,9 +45,8 @@ class Env(ABC):
     # does not look straight down.
     extent: ClassVar[tuple[float, float, float, float] | None] = None
     controlled: ClassVar[tuple[str, ...]]  # columns that actions move at once
-    parts: ClassVar[
-        dict[str, slice]
-    ] = {}  # things that move by themselves, and where a state has them
+    # Things that move by themselves, and which numbers of the signature column say where.
+    parts: ClassVar[dict[str, slice]] = {}
     action_low: np.ndarray
     action_high: np.ndarray
 
@@ -152,7 +151,10 @@ class Env(ABC):
     @classmethod
     def exchange(cls, row: Columns, other: Columns, part: str) -> dict[str, np.ndarray]:
         """The state of `row` with one of `parts` as it is in `other`."""
-        raise UserError(f"{cls.name} has no parts that can be exchanged")
+        column, where = cls.signature[0], cls.parts[part]
+        state = np.array(row[column], dtype=np.float64)
+        state[where] = np.asarray(other[column], dtype=np.float64)[where]
+        return {**row, column: state}
 
     def agent_at(self, row: Columns, point: Float[np.ndarray, "2"]) -> dict[str, np.ndarray]:
         """The state of `row` with the agent brought to where somebody points; units of `path`."""

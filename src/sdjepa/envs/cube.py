@@ -53,7 +53,7 @@ class Cube(gl.Filmed):
         "proprio_gripper_contact": (1,),
     }
     signature = ("qpos", 21)
-    parts = {"arm": slice(0, 14), "cube": slice(14, 21)}  # noqa: RUF012 (of `qpos`)
+    parts = {"arm": slice(0, 14), "cube": slice(14, 21)}  # noqa: RUF012
     controlled = ("proprio_effector_pos", "proprio_effector_yaw", "proprio_gripper_opening")
 
     def __init__(self, *, shadow: int = 0) -> None:
@@ -99,10 +99,8 @@ class Cube(gl.Filmed):
 
     @classmethod
     def exchange(cls, row: Columns, other: Columns, part: str) -> dict[str, np.ndarray]:
-        found = {name: np.array(values) for name, values in row.items()}
-        qpos, where = np.array(row["qpos"], dtype=np.float64), cls.parts[part]
-        qpos[where] = np.asarray(other["qpos"], dtype=np.float64)[where]
-        return {**found, "qpos": qpos, "qvel": np.zeros_like(found["qvel"])}
+        # At rest: the speed of what was exchanged belongs to another place.
+        return {**super().exchange(row, other, part), "qvel": np.zeros(np.shape(row["qvel"]))}
 
     def set_goal(self, row: Columns) -> None:
         position = np.asarray(row["privileged_block_0_pos"], dtype=np.float64)

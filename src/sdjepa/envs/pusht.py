@@ -39,7 +39,7 @@ class PushT(Env):
         "n_contacts": (),
     }
     signature = ("state", 7)
-    parts = {"agent": slice(0, 2), "block": slice(2, 5)}  # noqa: RUF012 (of `state`)
+    parts = {"agent": slice(0, 2), "block": slice(2, 5)}  # noqa: RUF012
     controlled = ("proprio",)
     extent = (0.0, 512.0, 0.0, 512.0)
 
@@ -127,13 +127,6 @@ class PushT(Env):
 
     def frame(self) -> UInt8[np.ndarray, "224 224 3"]:
         return self._table.frame(self._env)
-
-    @classmethod
-    def exchange(cls, row: Columns, other: Columns, part: str) -> dict[str, np.ndarray]:
-        state = np.array(row["state"], dtype=np.float64)
-        where = cls.parts[part]
-        state[where] = np.asarray(other["state"], dtype=np.float64)[where]
-        return {"state": state}
 
     def agent_at(self, row: Columns, point: Float[np.ndarray, "2"]) -> dict[str, np.ndarray]:
         """The disc alone goes there and stands still; the block stays."""

@@ -146,13 +146,13 @@ class Show:
         if grounds != [0]:
             raise Unsupported("the ground is not one, or not the first to be drawn")
         objects = [int(scene.geoms[i].objid) for i in range(1, scene.ngeom)]
-        self._reach = Reach(model, objects, light=light, size=self._size)
+        reach = Reach(model, objects, light=light, size=self._size)
         behind = Backdrop(self._context, size=self._size)
         self.render_none(scene, self._mujoco.MjrRect(0, 0, self._size, self._size), sky=True)
         for second, which in ((0, PLAIN), (1, LIT)):
             self._draw_ground(pose, second)
             behind.keep(which)
-        self.backdrop, self._stood = behind, self._standing(scene)
+        self.backdrop, self._reach, self._stood = behind, reach, self._standing(scene)
 
     def extent(self, scene: Any, data: Any) -> Extent | None:
         """What of a picture is not the backdrop."""
