@@ -55,7 +55,7 @@ def test_parameters_of_every_module_equal_the_published_arithmetic():
         ({"polar": "ref"}, 18_034_478 + 37_632),
         ({"polar": "paper"}, 18_034_478 + 3 * 192 + 192),
         ({"split": "learned", "k": 4}, 18_034_478 + 188 * 4),
-        ({"progress_head": True}, 18_034_478 + 3),
+        ({"progress_head": True}, 18_034_478 + 2),
         ({"action_width": "block"}, 18_034_478),
         ({"action_dim": 5, "action_width": "block"}, 18_034_628 + 15 * 26 + 15 * 768),
     ],
@@ -234,12 +234,16 @@ def test_a_model_without_the_datasets_numbers_is_refused():
 
 
 def test_every_parameter_learns():
-    """No module is built and then left out of the graph."""
+    """No module is built and then left out, but for shifts that a batch's mean takes away again."""
     model = small_model(polar="ref", progress_head=True, k=4, split="learned")
     settings = Objectives(progress_head_weight=0.1, straighten_weight=0.05)
     losses(scene_of(model, settings, random_batch()))["loss"].backward()
-    still = [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()]
-    assert still == []
+    most = {
+        n: 0.0 if p.grad is None else float(p.grad.abs().max()) for n, p in model.named_parameters()
+    }
+    still = {name for name, gradient in most.items() if gradient < 1e-5}  # rounding is below 1e-7
+    before = {"encoder.norm": "projector.up", "predictor.norm": "prediction_projector.up"}
+    assert still == {f"{name}.bias" for pair in before.items() for name in pair}
 
 
 @pytest.mark.parametrize("causal", [True, False])

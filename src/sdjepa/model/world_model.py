@@ -39,7 +39,10 @@ class WorldModel(nn.Module):
             self.polar = nn.Linear(latent + 3, latent)
         elif config.polar == "paper":
             self.polar = nn.Linear(3, latent)
-        self.progress_head = nn.Linear(config.k, 1) if config.progress_head else None
+        # Without a bias: a ranking of scores has no gradient for what they all have in common.
+        self.progress_head: nn.Linear | None = None
+        if config.progress_head:
+            self.progress_head = nn.Linear(config.k, 1, bias=False)
 
     def encode(
         self, frames: UInt8[Tensor, "batch time *frame"], *, parts: int = 1
