@@ -5,6 +5,7 @@ And whether frames are right: those drawn together as those drawn alone, and all
 
 import dataclasses
 import functools
+import importlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -49,6 +50,20 @@ def _scene_only(
 def _none_but_sky(painter: Painter, scene: Scene, *, sky: bool) -> None:
     if painter.show is not None:
         painter.show.render_none(scene.mjv, painter.whole, sky=sky)
+
+
+def _without(painter: Painter, scene: Scene, *, flag: Any, geoms: bool) -> None:
+    """By MuJoCo, without what a flag stands for, or without geoms."""
+    mjv, count = scene.mjv, scene.mjv.ngeom
+    kept = None if flag is None else int(mjv.flags[flag])
+    if flag is not None:
+        mjv.flags[flag] = 0
+    if not geoms:
+        mjv.ngeom = 0
+    painter.draw_by_mujoco(scene)
+    mjv.ngeom = count
+    if flag is not None:
+        mjv.flags[flag] = kept
 
 
 class Drawing:
@@ -129,12 +144,15 @@ class Drawing:
             ("own scene", painter.show),
             ("backdrop", painter.show and painter.show.backdrop),
             ("meshes cut", painter.visible),
+            ("only what has moved", painter.part),
         ):
             yield f"in use: {what}", float(way is not None), "(1 = yes)", {}
         if painter.caster is not None:
             yield from self._map_lines(painter, painter.caster)
         if painter.show is not None:
             yield from self._scene_lines(painter, painter.show)
+        else:
+            yield from self._mujoco_lines(painter)
         if painter.caster is not None and painter.caster.lit is not None:
             to_map = np.array([scene.to_map for scene in self._scenes])
             boxes = [scene.shadows for scene in self._scenes]
@@ -142,6 +160,29 @@ class Drawing:
             yield from self._choosing_lines("the map", painter, painter.caster.lit, sift)
         sheet = Sheet(painter)
         yield self._line("GPU: copying to the sheet", painter, lambda *_: sheet.copy(0))
+
+    def _mujoco_lines(self, painter: Painter) -> Iterator[Line]:
+        """What the scene costs where MuJoCo draws it: in use, whole, and whole without a part."""
+        yield self._line("GPU: only the scene", painter, Painter.draw_by_mujoco)
+        if painter.part is not None:
+            stands = [scene.stand for scene in self._scenes if scene.stand is not None]
+            boxes = [painter.part.take(stand) for stand in stands][1:]
+            share = np.mean([area([box]) for box in boxes]) / NATIVE_SIZE**2
+            yield "picture, around what has moved", 100 * float(share), "%", {}
+        part, painter.part = painter.part, None
+        flags: Any = importlib.import_module("mujoco").mjtRndFlag
+        for what, flag, geoms in (
+            ("the scene, whole", None, True),
+            ("the scene without its reflection", flags.mjRND_REFLECTION, True),
+            ("the scene without sky", flags.mjRND_SKYBOX, True),
+            ("the scene without geoms", None, False),
+            ("nothing", flags.mjRND_SKYBOX, False),
+        ):
+            draw = functools.partial(_without, flag=flag, geoms=geoms)
+            yield self._line(f"GPU: {what}", painter, draw)
+        painter.part = part
+        if part is not None:
+            part.disturb()
 
     def _scene_lines(self, painter: Painter, show: Show) -> Iterator[Line]:
         """What the scene costs: all of it, then parts, and with what is left out for being hidden.

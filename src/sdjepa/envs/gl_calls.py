@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Sequence
 from typing import Any
 
-WAYS = ("cast", "lit", "show", "cut")  # what is tried, in this order
+WAYS = ("cast", "lit", "show", "cut", "part")  # what is tried, in this order
 BY_PROCESSOR = ("cast", "cut")  # which chooses triangles no faster than it draws them
 SOFTWARE = ("llvmpipe", "softpipe", "swrast")
 ARGUMENTS: dict[str, list[Any]] = {
@@ -33,6 +33,7 @@ ARGUMENTS: dict[str, list[Any]] = {
     "glTranslatef": [ctypes.c_float] * 3,
     "glVertexPointer": [ctypes.c_int, ctypes.c_uint, ctypes.c_int, ctypes.c_void_p],
     "glViewport": [ctypes.c_int] * 4,
+    "glWindowRectanglesEXT": [ctypes.c_uint, ctypes.c_int, ctypes.c_void_p],
 }
 
 

@@ -1,7 +1,7 @@
 """One picture of a MuJoCo scene: a model and its data in, pixels out, by the cheapest equal way.
 
 A way of drawing is used in a process only when its first frame there has the pixels MuJoCo's own
-drawing has. There are four:
+drawing has. There are five:
 
 - "cast": `Caster` draws the shadow map, everywhere. Without it MuJoCo draws all.
 - "lit": of meshes, only what `Lit` leaves is drawn into the map. On GPUs, which fill slowly and
@@ -10,6 +10,8 @@ drawing has. There are four:
   that, too, has those pixels. On GPUs.
 - "cut": MuJoCo draws the scene, of meshes what `Visible` leaves. Where a processor draws, which
   chooses triangles no faster than it draws them, or where "show" failed.
+- "part": MuJoCo draws the scene in the box that `Part` finds to have changed. On GPUs, where "show"
+  failed, as it does without meshes. The second frame must be right, too: the first is all new.
 """
 
 import dataclasses
@@ -23,6 +25,7 @@ from jaxtyping import UInt8
 
 from sdjepa.envs.caster import Caster, Pose
 from sdjepa.envs.gl_calls import Unsupported, forgive, usual_ways
+from sdjepa.envs.part import Confines, Part, Stand
 from sdjepa.envs.reach import Extent
 from sdjepa.envs.shadow import NOTHING, Box, Casters, around
 from sdjepa.envs.show import Show
@@ -54,6 +57,7 @@ class Scene:
     to_map: np.ndarray | None = None  # matrices of meshes
     to_picture: np.ndarray | None = None
     extent: Extent | None = None  # of what moves, in the picture
+    stand: Stand | None = None
     slot: int | None = None  # its number among the scenes sifted last
 
 
@@ -67,10 +71,12 @@ class Painter:
         self._mujoco: Any = importlib.import_module("mujoco")  # its compiled half has no types
         if shadow:
             model.vis.quality.shadowsize = shadow
-        model.vis.global_.offwidth = max(model.vis.global_.offwidth, size)
-        model.vis.global_.offheight = max(model.vis.global_.offheight, size)
         self.size = size
+        # A buffer no larger than the picture: MuJoCo clears all of its stencil before a reflection.
+        room = model.vis.global_
+        usual, room.offwidth, room.offheight = (room.offwidth, room.offheight), size, size
         self._renderer = self._mujoco.Renderer(model, height=size, width=size)
+        room.offwidth, room.offheight = usual
         self.whole = self._mujoco.MjrRect(0, 0, size, size)
         self._scene = self.blank()
         self._casters = Casters(
@@ -82,6 +88,9 @@ class Painter:
         self.caster: Caster | None = None
         self.show: Show | None = None
         self.visible: Visible | None = None
+        self.part: Part | None = None
+        self._confines: Confines | None = None
+        self._proven = False  # a frame drawn in part was right
         self._sifted: list[Scene] = []
         self._ways, self._settled = ways, False
         self._own = False  # the map is the caster's at the moment
@@ -114,7 +123,7 @@ class Painter:
         """Forget what another painter prepared: its shadow map and its lists are not ours."""
         assert scene.places is not None
         scene.painter, scene.pose, scene.view, scene.slot = self, None, None, None
-        scene.to_map = scene.to_picture = scene.extent = None
+        scene.to_map = scene.to_picture = scene.extent = scene.stand = None
         scene.boxes = self._casters.note(scene.mjv, scene.places)
         scene.shadows = around(scene.boxes.reshape(-1, 4))
 
@@ -131,6 +140,8 @@ class Painter:
             scene.extent = self.show.extent(scene.mjv, scene.places)
         if self.visible is not None and scene.view is None:
             scene.view = self.visible.view(scene.mjv, scene.places)
+        if self.part is not None and scene.stand is None and scene.pose is not None:
+            scene.stand = self.part.stand(scene.mjv, scene.places, scene.pose)
 
     def draw(self, scene: Scene) -> None:
         """Have a noted scene drawn into the offscreen buffer; nothing waits for it."""
@@ -196,10 +207,34 @@ class Painter:
         if self.show is not None and scene.slot is not None:
             self.show.draw(scene.mjv, scene.pose, slot=scene.slot, extent=scene.extent)
             return
+        self.draw_by_mujoco(scene)
+
+    def draw_by_mujoco(self, scene: Scene) -> None:
+        """Have MuJoCo draw a scene, or what is needed of it, on the map as it is."""
         self._cast(scene, by_mujoco=False)
         if self.visible is not None and scene.view is not None:
             self.visible.dress(scene.mjv, scene.view)
-        self._render(scene)
+        if self.part is None or scene.stand is None:
+            self._render(scene)
+        else:
+            self._render_part(self.part, scene.mjv, scene.stand)
+
+    def _render_part(self, part: Part, mjv: Any, stand: Stand) -> None:
+        """Have MuJoCo draw what has changed since the frame before; the first time, all as well."""
+        assert self._confines is not None
+        box = part.take(stand)
+        whole = box == (0, 0, self.size, self.size)
+        if box != NOTHING:
+            self._confines.set(box)
+            self._mujoco.mjr_render(self.whole, mjv, self.context)
+            self._confines.lift()
+        if self._proven or whole:
+            return
+        drawn = self._read()
+        self._mujoco.mjr_render(self.whole, mjv, self.context)
+        self._proven = True
+        if not np.array_equal(self._read(), drawn):
+            self.part = None
 
     def _cast(self, scene: Scene, *, by_mujoco: bool) -> None:
         """Whether geoms cast shadows when MuJoCo draws."""
@@ -208,8 +243,9 @@ class Painter:
             geoms[place].category = category if by_mujoco else decor
 
     def _render(self, scene: Scene) -> None:
-        if self.show is not None:
-            self.show.disturb()
+        for way in (self.show, self.part):
+            if way is not None:
+                way.disturb()
         self._mujoco.mjr_render(self.whole, scene.mjv, self.context)
 
     def _settle(self, scene: Scene) -> None:
@@ -249,6 +285,7 @@ class Painter:
             self.visible.undress(mjv)
             self.visible.close()
             self.visible = None
+        self.part = self._try("part", self._make_part, scene)
 
     def _equal(self, scene: Scene, whole: np.ndarray) -> bool:
         from OpenGL.error import Error
@@ -316,6 +353,16 @@ class Painter:
     def _make_visible(self, scene: Scene) -> Visible:
         return Visible(self._renderer.model, self.context, scene=scene.mjv, size=self.size)
 
+    def _make_part(self, scene: Scene) -> Part:
+        self._confines = Confines()
+        return Part(
+            self._renderer.model,
+            scene=scene.mjv,
+            grounds=self._casters.look(scene.mjv),
+            light=self._casters.lights[0],
+            size=self.size,
+        )
+
     def _read(self) -> UInt8[np.ndarray, "size size 3"]:
         frame = np.empty((self.size, self.size, 3), dtype=np.uint8)
         self._mujoco.mjr_readPixels(frame, None, self.whole, self.context)
@@ -337,8 +384,9 @@ class Painter:
         self.make_current()
         if self.caster is not None:
             self.caster.use(False)
-        if self.show is not None:
-            self.show.disturb()
+        for way in (self.show, self.part):
+            if way is not None:
+                way.disturb()
         self._own = False
         self._renderer.update_scene(data, camera=camera)
         return self._renderer.render()
