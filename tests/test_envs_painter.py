@@ -83,7 +83,7 @@ def test_scenes_sifted_together_are_mujocos_byte_for_byte():
     for order in (range(3), [2, 0]):  # and again, each sifted by itself
         for number in order:
             ours.draw(scenes[number])
-            assert np.array_equal(ours._read()[::-1], frames[number])
+            assert np.array_equal(ours.read()[::-1], frames[number])
         ours.ready(scenes[:1])
     assert ours.show is not None
     assert ours.show.backdrop is not None
@@ -187,12 +187,12 @@ def test_a_scene_drawn_by_one_painter_is_right_when_another_draws_it(meshed):
     other.draw(scene)
     assert other.caster is not None
     assert other.visible is not None
-    drawn = other._read()[::-1]
+    drawn = other.read()[::-1]
     assert np.array_equal(drawn, other.plain(data, camera))
     other.close()
     own.make_current()
     own.draw(scene)
-    assert np.array_equal(own._read()[::-1], own.plain(data, camera))
+    assert np.array_equal(own.read()[::-1], own.plain(data, camera))
 
 
 def test_a_sieve_that_drops_what_is_seen_is_not_used(meshed, monkeypatch):
@@ -264,7 +264,7 @@ def test_what_is_before_the_backdrop_is_within_its_boxes(meshed):
     assert show is not None
     assert show.backdrop is not None
     show.backdrop.put(backdrop.LIT, [show.backdrop.whole])
-    empty = other._read()
+    empty = other.read()
     for seed in range(3):
         env.reset(np.random.default_rng(seed))
         scene = other.blank()
@@ -276,7 +276,7 @@ def test_what_is_before_the_backdrop_is_within_its_boxes(meshed):
         for most, box in ((1, scene.extent.shadows), (None, scene.extent.everything)):
             left, low, right, high = box
             show.draw(scene.mjv, scene.pose, slot=scene.slot, most=most)  # without a backdrop
-            apart = (other._read() != empty).any(-1)
+            apart = (other.read() != empty).any(-1)
             assert apart[low:high, left:right].sum() == apart.sum() > 500
             assert (right - left) * (high - low) < 0.6 * SIZE**2
     other.close()

@@ -32,7 +32,7 @@ def test_the_frame_is_mujocos_own_although_its_ground_is_drawn_only_where_someth
     for seed in range(2):
         scatter(env, seed)
         frame = env.frame()
-        assert painter._casters.grounds == [0]
+        assert painter.casters.grounds == [0]
         _, data, camera = env.subject()
         assert np.array_equal(painter.plain(data, camera), frame)
 
@@ -101,7 +101,7 @@ def test_strips_hold_what_is_drawn_lie_apart_and_are_smaller_than_the_box_around
         pytest.skip("rays that are not parallel")
     size, pose = painter.context.shadowSize, painter._scene.pose
     moved = np.ones(len(pose.places), dtype=bool)
-    moved[painter._casters.grounds] = False
+    moved[painter.casters.grounds] = False
     strips = painter.caster._outlines.strips(pose.spans, moved)
     mask = np.zeros((size, size), dtype=int)
     for left, low, right, high in strips:

@@ -18,7 +18,8 @@ from sdjepa.envs.base import NATIVE_SIZE
 from sdjepa.envs.caster import Caster
 from sdjepa.envs.gl import Filmed, Sheet
 from sdjepa.envs.gl_calls import WAYS, usual_ways
-from sdjepa.envs.painter import Painter, Scene
+from sdjepa.envs.painter import Painter
+from sdjepa.envs.scene import Scene
 from sdjepa.envs.shadow import area
 from sdjepa.envs.show import Show
 from sdjepa.envs.sieve import Sieve

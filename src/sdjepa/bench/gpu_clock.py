@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from sdjepa.envs.gl_calls import forgive
-from sdjepa.envs.painter import Painter, Scene
+from sdjepa.envs.painter import Painter
+from sdjepa.envs.scene import Scene
 
 HOLD_SIDE, HOLD_TIMES = 4096, 60  # clearing that often keeps an H200 busy for 60 ms
 

@@ -19,7 +19,8 @@ from jaxtyping import UInt8
 
 from sdjepa.envs.base import NATIVE_SIZE, Env
 from sdjepa.envs.gl_calls import forgive, gl_function
-from sdjepa.envs.painter import Painter, Scene
+from sdjepa.envs.painter import Painter
+from sdjepa.envs.scene import Scene
 from sdjepa.errors import UserError
 
 BACKENDS = {"egl": "libEGL.so.1", "osmesa": "libOSMesa.so.8"}

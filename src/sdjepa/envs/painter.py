@@ -1,64 +1,24 @@
-"""One picture of a MuJoCo scene: a model and its data in, pixels out, by the cheapest equal way.
+"""One picture of a MuJoCo scene: a model and its data in, pixels out, by the ways of `settle`."""
 
-A way of drawing is used in a process only when its first frame there has the pixels MuJoCo's own
-drawing has. There are five:
-
-- "cast": `Caster` draws the shadow map, everywhere. Without it MuJoCo draws all.
-- "lit": of meshes, only what `Lit` leaves is drawn into the map. On GPUs, which fill slowly and
-  choose fast.
-- "show": `Show` draws the scene, of meshes only what `Seen` leaves, sky and ground from a copy if
-  that, too, has those pixels. On GPUs.
-- "cut": MuJoCo draws the scene, of meshes what `Visible` leaves. Where a processor draws, which
-  chooses triangles no faster than it draws them, or where "show" failed.
-- "part": MuJoCo draws the scene in the box that `Part` finds to have changed. On GPUs, where "show"
-  failed, as it does without meshes. The second frame must be right, too: the first is all new.
-"""
-
-import dataclasses
+import functools
 import importlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from jaxtyping import UInt8
 
-from sdjepa.envs.caster import Caster, Pose
-from sdjepa.envs.gl_calls import Unsupported, forgive, usual_ways
-from sdjepa.envs.part import Confines, Part, Stand
-from sdjepa.envs.reach import Extent
-from sdjepa.envs.shadow import NOTHING, Box, Casters, around
+from sdjepa.envs.caster import Caster
+from sdjepa.envs.gl_calls import forgive
+from sdjepa.envs.part import Part
+from sdjepa.envs.scene import Places, Scene
+from sdjepa.envs.settle import settle
+from sdjepa.envs.shadow import Casters, around
 from sdjepa.envs.show import Show
-from sdjepa.envs.visible import View, Visible
+from sdjepa.envs.visible import Visible
 
 TOGETHER = 36  # scenes that are sifted at once
 SCENE_GEOMS = 1000  # room in a noted scene; our scenes have 36
-
-
-@dataclass
-class Places:
-    """Where all geoms are, under the names MuJoCo's data has for it."""
-
-    geom_xpos: np.ndarray
-    geom_xmat: np.ndarray
-
-
-@dataclass
-class Scene:
-    """Where everything is that is to be drawn, and the part of the shadow map it needs."""
-
-    mjv: Any
-    shadows: Box = NOTHING
-    boxes: np.ndarray = field(default_factory=lambda: np.zeros((0, 0, 4), dtype=np.int64))
-    places: Places | None = None
-    painter: "Painter | None" = None  # that noted or drew it; what follows is for this one alone
-    pose: Pose | None = None
-    view: View | None = None
-    to_map: np.ndarray | None = None  # matrices of meshes
-    to_picture: np.ndarray | None = None
-    extent: Extent | None = None  # of what moves, in the picture
-    stand: Stand | None = None
-    slot: int | None = None  # its number among the scenes sifted last
 
 
 class Painter:
@@ -79,7 +39,7 @@ class Painter:
         room.offwidth, room.offheight = usual
         self.whole = self._mujoco.MjrRect(0, 0, size, size)
         self._scene = self.blank()
-        self._casters = Casters(
+        self.casters = Casters(
             model,
             size=self.context.shadowSize,
             clip=self.context.shadowClip,
@@ -89,12 +49,15 @@ class Painter:
         self.show: Show | None = None
         self.visible: Visible | None = None
         self.part: Part | None = None
-        self._confines: Confines | None = None
-        self._proven = False  # a frame drawn in part was right
         self._sifted: list[Scene] = []
         self._ways, self._settled = ways, False
         self._own = False  # the map is the caster's at the moment
-        self._categories: list[int] = []
+        self.categories: list[int] = []
+
+    @property
+    def model(self) -> Any:
+        """What it was made from."""
+        return self._renderer.model
 
     @property
     def context(self) -> Any:
@@ -108,7 +71,7 @@ class Painter:
 
     def blank(self) -> Scene:
         """A scene to be noted in."""
-        return Scene(self._mujoco.MjvScene(self._renderer.model, SCENE_GEOMS))
+        return Scene(self._mujoco.MjvScene(self.model, SCENE_GEOMS))
 
     def note(self, data: Any, camera: str | int, *, scene: Scene) -> None:
         """Write down in `scene` where everything is; nothing is drawn."""
@@ -124,7 +87,7 @@ class Painter:
         assert scene.places is not None
         scene.painter, scene.pose, scene.view, scene.slot = self, None, None, None
         scene.to_map = scene.to_picture = scene.extent = scene.stand = None
-        scene.boxes = self._casters.note(scene.mjv, scene.places)
+        scene.boxes = self.casters.note(scene.mjv, scene.places)
         scene.shadows = around(scene.boxes.reshape(-1, 4))
 
     def _prepare(self, scene: Scene) -> None:
@@ -147,9 +110,9 @@ class Painter:
         """Have a noted scene drawn into the offscreen buffer; nothing waits for it."""
         self._begin(scene)
         if self.caster is not None:
-            self._draw_cast(scene)
+            self.draw_cast(scene)
         else:
-            self._render(scene)
+            self.render(scene)
 
     def _begin(self, scene: Scene) -> None:
         """Make a scene this painter's, and at the first, settle how all are drawn."""
@@ -159,7 +122,7 @@ class Painter:
             self._adopt(scene)
         if not self._settled:
             self._settled = True
-            self._settle(scene)
+            settle(self, scene, self._ways)
 
     def ready(self, scenes: Sequence[Scene]) -> None:
         """Have the GPU look at scenes that are drawn next; together costs less than one by one."""
@@ -188,16 +151,17 @@ class Painter:
 
     def _is_own(self, scene: Scene) -> bool:
         """A scene with other geoms than the first is MuJoCo's altogether."""
-        return self.caster is not None and scene.mjv.ngeom == len(self._categories)
+        return self.caster is not None and scene.mjv.ngeom == len(self.categories)
 
-    def _draw_cast(self, scene: Scene) -> None:
+    def draw_cast(self, scene: Scene) -> None:
+        """Have a scene drawn on a map of our own."""
         assert self.caster is not None
         own = self._is_own(scene)
         if own != self._own:
             self.caster.use(own)
             self._own = own
         if not own:
-            self._render(scene)
+            self.render(scene)
             return
         self._prepare(scene)
         assert scene.pose is not None
@@ -211,159 +175,36 @@ class Painter:
 
     def draw_by_mujoco(self, scene: Scene) -> None:
         """Have MuJoCo draw a scene, or what is needed of it, on the map as it is."""
-        self._cast(scene, by_mujoco=False)
+        self.cast(scene, by_mujoco=False)
         if self.visible is not None and scene.view is not None:
             self.visible.dress(scene.mjv, scene.view)
         if self.part is None or scene.stand is None:
-            self._render(scene)
+            self.render(scene)
         else:
-            self._render_part(self.part, scene.mjv, scene.stand)
+            self.part.draw(scene.stand, functools.partial(self._render, scene))
 
-    def _render_part(self, part: Part, mjv: Any, stand: Stand) -> None:
-        """Have MuJoCo draw what has changed since the frame before; the first time, all as well."""
-        assert self._confines is not None
-        box = part.take(stand)
-        whole = box == (0, 0, self.size, self.size)
-        if box != NOTHING:
-            self._confines.set(box)
-            self._mujoco.mjr_render(self.whole, mjv, self.context)
-            self._confines.lift()
-        if self._proven or whole:
-            return
-        drawn = self._read()
-        self._mujoco.mjr_render(self.whole, mjv, self.context)
-        self._proven = True
-        if not np.array_equal(self._read(), drawn):
-            self.part = None
-
-    def _cast(self, scene: Scene, *, by_mujoco: bool) -> None:
+    def cast(self, scene: Scene, *, by_mujoco: bool) -> None:
         """Whether geoms cast shadows when MuJoCo draws."""
         geoms, decor = scene.mjv.geoms, int(self._mujoco.mjtCatBit.mjCAT_DECOR)
-        for place, category in enumerate(self._categories):
+        for place, category in enumerate(self.categories):
             geoms[place].category = category if by_mujoco else decor
 
+    def render(self, scene: Scene) -> None:
+        """Have MuJoCo draw all of a scene."""
+        self._disturb()
+        self._render(scene)
+
     def _render(self, scene: Scene) -> None:
+        self._mujoco.mjr_render(self.whole, scene.mjv, self.context)
+
+    def _disturb(self) -> None:
+        """The picture is not what the ways in use drew last."""
         for way in (self.show, self.part):
             if way is not None:
                 way.disturb()
-        self._mujoco.mjr_render(self.whole, scene.mjv, self.context)
 
-    def _settle(self, scene: Scene) -> None:
-        """Take each way of drawing that leaves this scene's pixels as they are."""
-        if self._ways is None:
-            self._ways = usual_ways()
-        self._render(scene)
-        whole = self._read()
-        mjv = scene.mjv
-        self._categories = [int(mjv.geoms[i].category) for i in range(mjv.ngeom)]
-        self.caster = self._try("cast", self._make_caster, scene)
-        if self.caster is not None and not self._equal(scene, whole):
-            self.caster.close()
-            self._own, self.caster = False, None
-            self._cast(scene, by_mujoco=True)
-        if self.caster is None:
-            return
-        if self._try("lit", self._sift_map, scene):
-            self.caster.use(True)  # draw anew: the map shows this very scene already
-            if not self._equal(scene, whole):
-                self.caster.whole()
-                self.caster.use(True)
-        self.show = self._try("show", self._make_show, scene)
-        scene.slot = None
-        if self.show is not None and not self._equal(scene, whole):
-            self.show.close()
-            self.show = None
-        if self.show is not None:
-            # Twice: taken up as a whole, and where the first drawing changed it.
-            if self._try("show", self._keep_backdrop, scene) and not (
-                self._equal(scene, whole) and self._equal(scene, whole)
-            ):
-                self.show.draw_all()
-            return
-        self.visible = self._try("cut", self._make_visible, scene)
-        if self.visible is not None and not self._equal(scene, whole):
-            self.visible.undress(mjv)
-            self.visible.close()
-            self.visible = None
-        self.part = self._try("part", self._make_part, scene)
-
-    def _equal(self, scene: Scene, whole: np.ndarray) -> bool:
-        from OpenGL.error import Error
-
-        try:
-            self._draw_cast(scene)
-        except Error:  # a driver that cannot do what it says
-            forgive()
-            return False
-        return np.array_equal(self._read(), whole)
-
-    def _try(self, way: str, make: Callable[[Scene], Any], scene: Scene) -> Any:
-        from OpenGL.error import Error
-
-        if way not in (self._ways or ()):
-            return None
-        forgive()
-        try:
-            return make(scene)
-        except (Unsupported, AttributeError, Error):  # or another version of MuJoCo
-            return None
-
-    def _make_caster(self, scene: Scene) -> Caster:
-        grounds = self._casters.look(scene.mjv)
-        if len(self._casters.lights) != 1:
-            raise Unsupported("a map is kept for one light")
-        return Caster(
-            self._renderer.model,
-            self.context,
-            scene=scene.mjv,
-            grounds=grounds,
-            light=self._casters.lights[0],
-        )
-
-    def _sift_map(self, scene: Scene) -> bool:
-        assert self.caster is not None
-        self.caster.sift(scene.mjv)
-        return True
-
-    def _make_show(self, scene: Scene) -> Show:
-        assert self.caster is not None
-        return Show(
-            self._renderer.model,
-            self.context,
-            scene=scene.mjv,
-            size=self.size,
-            drawn=self.caster.shapes.drawn,
-        )
-
-    def _keep_backdrop(self, scene: Scene) -> bool:
-        assert self.caster is not None
-        assert self.show is not None
-        assert scene.pose is not None
-        self.caster.use(True)
-        self.caster.draw(dataclasses.replace(scene.pose, order=[]))
-        self.show.keep(
-            scene.mjv,
-            scene.pose,
-            grounds=self._casters.look(scene.mjv),
-            light=self._casters.lights[0],
-            model=self._renderer.model,
-        )
-        return True
-
-    def _make_visible(self, scene: Scene) -> Visible:
-        return Visible(self._renderer.model, self.context, scene=scene.mjv, size=self.size)
-
-    def _make_part(self, scene: Scene) -> Part:
-        self._confines = Confines()
-        return Part(
-            self._renderer.model,
-            scene=scene.mjv,
-            grounds=self._casters.look(scene.mjv),
-            light=self._casters.lights[0],
-            size=self.size,
-        )
-
-    def _read(self) -> UInt8[np.ndarray, "size size 3"]:
+    def read(self) -> UInt8[np.ndarray, "size size 3"]:
+        """What is drawn, rows from below."""
         frame = np.empty((self.size, self.size, 3), dtype=np.uint8)
         self._mujoco.mjr_readPixels(frame, None, self.whole, self.context)
         return frame
@@ -377,24 +218,22 @@ class Painter:
         self.note(data, camera, scene=self._scene)
         self.make_current()
         self.draw(self._scene)
-        return np.ascontiguousarray(self._read()[::-1])  # OpenGL counts rows from below
+        return np.ascontiguousarray(self.read()[::-1])  # OpenGL counts rows from below
 
     def plain(self, data: Any, camera: str | int) -> UInt8[np.ndarray, "size size 3"]:
         """A frame as MuJoCo draws it by itself."""
         self.make_current()
         if self.caster is not None:
             self.caster.use(False)
-        for way in (self.show, self.part):
-            if way is not None:
-                way.disturb()
+        self._disturb()
         self._own = False
         self._renderer.update_scene(data, camera=camera)
         return self._renderer.render()
 
     def undress(self, scene: Scene) -> None:
         """Make a drawn scene as it was noted, for another painter."""
-        if scene.mjv.ngeom == len(self._categories):
-            self._cast(scene, by_mujoco=True)
+        if scene.mjv.ngeom == len(self.categories):
+            self.cast(scene, by_mujoco=True)
         if self.visible is not None:
             self.visible.undress(scene.mjv)
 

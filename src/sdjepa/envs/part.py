@@ -5,7 +5,9 @@ its image in the ground. MuJoCo draws scenes whole and knows no smaller part of 
 be told to leave everything outside a box as it is, clearing included (`GL_EXT_window_rectangles`).
 """
 
+import dataclasses
 import importlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +18,7 @@ from sdjepa.envs.caster import Pose
 from sdjepa.envs.eye import Eye, looking
 from sdjepa.envs.gl_calls import Unsupported, gl_function
 from sdjepa.envs.reach import Reach
-from sdjepa.envs.shadow import Box, Light, around
+from sdjepa.envs.shadow import NOTHING, Box, Light, around
 
 INCLUSIVE, EXCLUSIVE = 0x8F10, 0x8F11  # only in the boxes; everywhere but in them
 
@@ -52,6 +54,8 @@ class Part:
             raise Unsupported("a mirror besides the ground")
         if any(geom.label for geom in geoms):
             raise Unsupported("a geom with a label")
+        self._confines = Confines()
+        self._mirror = geoms[grounds[0]].reflectance > 0
         self._ground, self._count = grounds[0], len(geoms)
         self._reach = Reach(model, [int(geom.objid) for geom in geoms], light=light, size=size)
         self._eye, self._size = Eye(size), size
@@ -66,6 +70,7 @@ class Part:
             view=self._eye.view(scene),
             near=float(scene.camera[0].frustum_near),
             ground=(place, turn[:, 2]),
+            mirror=self._mirror,
         )
         boxes[self._ground] = 0, 0, self._size, self._size
         standing = looking(scene)
@@ -73,6 +78,14 @@ class Part:
             standing += [light.pos.tobytes(), light.dir.tobytes()]
         colours = np.stack([scene.geoms[i].rgba for i in range(self._count)])
         return Stand(pose, boxes, colours, standing)
+
+    def draw(self, stand: Stand, render: Callable[[], None]) -> None:
+        """Have drawn what is not as in the picture before."""
+        box = self.take(stand)
+        if box != NOTHING:
+            self._confines.set(box)
+            render()
+            self._confines.lift()
 
     def take(self, stand: Stand) -> Box:
         """What of a picture is to be drawn, which from now on shows this."""
@@ -83,6 +96,12 @@ class Part:
         moved |= (stand.pose.turns != before.pose.turns).any(1)
         moved |= (stand.colours != before.colours).any(1)
         return around(np.concatenate([before.boxes[moved], stand.boxes[moved]]))
+
+    def suppose(self, stand: Stand, *, without: int) -> None:
+        """The picture shows this, without one of the geoms."""
+        colours = stand.colours.copy()
+        colours[without] = np.nan  # which no colour is equal to
+        self._shown = dataclasses.replace(stand, colours=colours)
 
     def disturb(self) -> None:
         """The picture is not what was drawn last."""

@@ -47,14 +47,22 @@ class Reach:
         return Extent(around(boxes[0]), everything if everything != NOTHING else (0, 0, 1, 1))
 
     def each(
-        self, data: Any, *, view: Float[np.ndarray, "3 4"], near: float, ground: Ground
+        self,
+        data: Any,
+        *,
+        view: Float[np.ndarray, "3 4"],
+        near: float,
+        ground: Ground,
+        mirror: bool,
     ) -> Int[np.ndarray, "geoms 4"]:
-        """Around each geom, its shadow and its image in the ground."""
+        """Around each geom, its shadow and, if the ground is a mirror, its image."""
         corners = self._now(data)
         fallen, bounded = self._fallen(corners, ground)
-        place, normal = ground
-        mirrored = corners - 2 * ((corners - place) @ normal)[..., None] * normal
-        boxes = self._boxes(np.stack([corners, fallen, mirrored]), view, near)
+        seen = [corners, fallen]
+        if mirror:
+            place, normal = ground
+            seen.append(corners - 2 * ((corners - place) @ normal)[..., None] * normal)
+        boxes = self._boxes(np.stack(seen), view, near)
         found = np.concatenate([boxes[..., :2].min(0), boxes[..., 2:].max(0)], axis=1)
         found[~bounded] = 0, 0, self._size, self._size
         return found
