@@ -34,7 +34,7 @@ def checksums(path: Path) -> dict[str, str]:
 
 def test_the_number_of_workers_changes_no_byte(dataset, tmp_path, monkeypatch):
     # Twelve parts instead of two, so that each of four workers has some.
-    monkeypatch.setattr(collecting, "_PART_ROWS", 2 * 41)
+    monkeypatch.setattr(base.env_class("tworoom"), "rows_between_saves", 2 * 41)
     other = collect(SETTINGS.model_copy(update={"workers": 4}), tmp_path / "set")
     assert checksums(other) == checksums(dataset)
     with h5py.File(other / "episodes.h5") as ours, h5py.File(dataset / "episodes.h5") as theirs:

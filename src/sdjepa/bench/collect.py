@@ -20,6 +20,8 @@ import numpy as np
 from sdjepa.bench import draw as drawn
 from sdjepa.config import Collect
 from sdjepa.data import collect as collecting
+from sdjepa.data.crew import one_thread
+from sdjepa.data.parts import read_part, write_part
 from sdjepa.data.writer import Writer, coder, digest, pack
 from sdjepa.envs import gl
 from sdjepa.envs.base import NAMES, Env, make
@@ -106,15 +108,11 @@ def _collection(name: str, workers: int, *, seconds: float) -> Iterator[Line]:
         if len(marks) >= WAVES * workers and waited >= seconds:
             raise Enough
 
-    usual = collecting._PART_ROWS
-    if issubclass(collecting.env_class(name), gl.Filmed):
-        collecting._PART_ROWS = STEPS + 1  # of larger ones a worker makes one in some seconds
     with tempfile.TemporaryDirectory() as folder, Writer(Path(folder), image_size=224) as writer:
         with contextlib.suppress(Enough):
             collecting._join(settings, Path(folder), writer, progress=progress)
         size = sum(path.stat().st_size for path in Path(folder).glob(".episodes*"))
         made = sorted(path.stat().st_mtime for path in Path(folder).glob("part-*"))
-    collecting._PART_ROWS = usual
     rows, took = marks[-1][1] * (STEPS + 1), marks[-1][0] - began
     start, end = marks[workers - 1][0], marks[-1][0]
     rate = steady_rate(made, start=start, end=end) * marks[0][1] * (STEPS + 1)
@@ -155,7 +153,7 @@ def _alone(name: str) -> Iterator[Line]:
 
 
 def _measure(name: str, tells: Any, folder: str) -> None:
-    collecting._one_thread()
+    one_thread()
     env, settings = make(name), _settings(name)
     collecting.record(env, settings, 0)  # warm
     if isinstance(env, gl.Filmed):
@@ -214,11 +212,11 @@ def _stages(env: Env, settings: Collect, folder: Path) -> Iterator[Line]:
     packed = pack(rows, frames)
     began = time.perf_counter()
     for number in range(20):
-        collecting._write_part(folder / f"part-{number}", [(packed, 0)])
+        write_part(folder / f"part-{number}", [(packed, 0)])
     yield line("write a part", time.perf_counter() - began, 20 * len(frames))
     with Writer(folder / "joined", image_size=224) as writer:
         began = time.perf_counter()
         for number in range(20):
-            for episode, _ in collecting._read_part(folder / f"part-{number}"):
+            for episode, _ in read_part(folder / f"part-{number}"):
                 writer.add(episode)
         yield line("join", time.perf_counter() - began, 20 * len(frames))

@@ -87,7 +87,7 @@ class Writer:
 
     def __init__(self, out: Path, *, image_size: int, compress: bool = True) -> None:
         if (out / FILE).exists():
-            raise UserError(f"{out} already holds a dataset; remove it or choose another --out")
+            raise UserError(f"{out} already holds a dataset; remove it or choose another place")
         self._out = out
         self._size = image_size
         self._compress = compress
@@ -192,6 +192,7 @@ def _frame_dataset(
 ) -> h5py.Dataset:
     settings = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     settings.set_chunk(chunk)
+    settings.set_obj_track_times(False)  # the same rows are to give the same file
     if compress:
         # Optional, or HDF5 would look for a plug-in that only its own coding path needs.
         settings.set_filter(ZSTD_FILTER, h5py.h5z.FLAG_OPTIONAL, (ZSTD_LEVEL,))

@@ -47,6 +47,8 @@ class Env(ABC):
     controlled: ClassVar[tuple[str, ...]]  # columns that actions move at once
     # Things that move by themselves, and which numbers of the signature column say where.
     parts: ClassVar[dict[str, slice]] = {}
+    shadows: ClassVar[bool] = False  # whether it draws any, by a map whose size may be chosen
+    rows_between_saves: ClassVar[int] = 512  # that a killed collection loses, about
     action_low: np.ndarray
     action_high: np.ndarray
 
@@ -165,6 +167,11 @@ class Env(ABC):
         return self.agent_at(row, point)
 
     @classmethod
+    def check_shadow(cls, shadow: int) -> None:
+        if shadow and not cls.shadows:
+            raise UserError(f"{cls.name} draws no shadows; leave collect.shadow at 0")
+
+    @classmethod
     def check_policy(cls, name: str) -> None:
         if name not in cls.policies:
             raise UserError(f"{cls.name} has no policy {name!r}; it has {', '.join(cls.policies)}")
@@ -195,11 +202,6 @@ def reduce(frame: UInt8[np.ndarray, "224 224 3"], size: int) -> UInt8[np.ndarray
     import cv2
 
     return cv2.resize(frame, (size, size), interpolation=cv2.INTER_AREA)
-
-
-def refuse_shadow(name: str, shadow: int) -> None:
-    if shadow:
-        raise UserError(f"{name} draws no shadows; leave collect.shadow at 0")
 
 
 def guess(shapes: Mapping[str, tuple[int, ...]]) -> str:

@@ -8,8 +8,10 @@ import functools
 import hashlib
 import json
 import os
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
+from zipfile import BadZipFile
 
 import h5py
 import numpy as np
@@ -67,7 +69,7 @@ def read(path: Path) -> Demos:
             with np.load(path) as arrays:
                 states, actions = arrays["state"], arrays["action"]
                 ends = arrays["episode_ends"]
-    except (KeyError, OSError, ValueError, json.JSONDecodeError) as error:
+    except (KeyError, OSError, ValueError, EOFError, BadZipFile, zlib.error) as error:
         raise UserError(
             f"{path} holds no demonstrations ({error}); needed: state, action, episode_ends in an "
             ".npz, or Diffusion Policy's pusht_cchi_v7_replay.zarr"

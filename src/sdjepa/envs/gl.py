@@ -207,6 +207,9 @@ class Sheet:
 class Filmed(Env):
     """An environment whose pictures MuJoCo draws."""
 
+    shadows = True
+    rows_between_saves = 128  # they are slow without a GPU
+
     @abstractmethod
     def __init__(self, *, shadow: int = 0) -> None:
         super().__init__(shadow=shadow)

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float, Int, UInt8
 
 from sdjepa.envs import demos, library
-from sdjepa.envs.base import Columns, Env, Policy, refuse_shadow, speed
+from sdjepa.envs.base import Columns, Env, Policy, speed
 from sdjepa.envs.pusher import TABLE, Pusher
 from sdjepa.envs.table import Table
 
@@ -45,7 +45,7 @@ class PushT(Env):
 
     def __init__(self, *, shadow: int = 0) -> None:
         super().__init__(shadow=shadow)
-        refuse_shadow(self.name, shadow)
+        self.check_shadow(shadow)
         os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
         self._module: ModuleType = library.load("envs.pusht.env")
         self._env = self._module.PushT()

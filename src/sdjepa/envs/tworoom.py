@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Int, UInt8
 
 from sdjepa.envs import library
-from sdjepa.envs.base import Columns, Env, Policy, refuse_shadow, speed
+from sdjepa.envs.base import Columns, Env, Policy, speed
 
 SOLVED_PX = 16.0  # the benchmark's constant, written inside its step function
 DOOR_TOLERANCE_PX = 10.5  # the expert turns to the target this close to the door's centre
@@ -44,7 +44,7 @@ class TwoRoom(Env):
 
     def __init__(self, *, shadow: int = 0) -> None:
         super().__init__(shadow=shadow)
-        refuse_shadow(self.name, shadow)
+        self.check_shadow(shadow)
         template, self._background = _template()
         # A shallow copy shares what never changes and has its own agent and target.
         self._env = copy.copy(template)

@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from sdjepa.config import Plan, Score
+from sdjepa.data.crew import begin
 from sdjepa.data.episodes import ActionStats, Episodes
 from sdjepa.envs.base import make
 from sdjepa.errors import UserError
@@ -123,7 +122,7 @@ def _in_any_order(jobs: Sequence[Job], *, workers: int) -> Iterator[tuple[int, A
     # forkserver: children are forked from a process without threads, GL context or GPU.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["sdjepa.scoring.ceiling"])
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=_one_thread) as pool:
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=begin) as pool:
         waiting = {pool.submit(attempt, job): number for number, job in enumerate(jobs)}
         try:
             for done in as_completed(waiting):
@@ -135,10 +134,6 @@ def _in_any_order(jobs: Sequence[Job], *, workers: int) -> Iterator[tuple[int, A
             ) from error
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _one_thread() -> None:
-    torch.set_num_threads(1)  # sixteen workers with sixteen threads each stand still
 
 
 def measure_ceiling(
