@@ -7,6 +7,7 @@ configuration is written into every artefact, and `load` reads it back unchanged
 
 import difflib
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,7 @@ def resolve(
         _put(tree, key, value)
     for setting in settings:
         _apply(tree, setting)
-    config = _validate(tree, source=source)
+    config = _validate(tree, source=source, settings=settings)
     departs = [key for key, value in preset.items() if _get(config, key) != value]
     label = f"{name} with other {', '.join(departs)}" if departs else name
     return config.model_copy(update={"rung": label})
@@ -90,7 +91,7 @@ def change(config: Config, settings: list[str] | tuple[str, ...]) -> Config:
     tree = config.model_dump()
     for setting in settings:
         _apply(tree, setting)
-    return _validate(tree, source="--set")
+    return _validate(tree, source="--set", settings=settings)
 
 
 def known_keys() -> list[str]:
@@ -145,12 +146,15 @@ def _parse_value(text: str) -> Any:
         return text
 
 
-def _validate(tree: dict[str, Any], *, source: str) -> Config:
+def _validate(tree: dict[str, Any], *, source: str, settings: Sequence[str] = ()) -> Config:
+    """`settings` came from the command line; what they say is not blamed on `source`."""
     try:
         return Config.model_validate(tree)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
+        if any(setting.partition("=")[0].strip() == key for setting in settings):
+            source = "this command"
         if first["type"] == "extra_forbidden":
             near = difflib.get_close_matches(key, known_keys(), n=1, cutoff=0.0)
             raise UserError(f"unknown key {key!r} in {source}; did you mean {near[0]!r}?") from None

@@ -68,7 +68,11 @@ def bar(title: str) -> Iterator["Progress"]:
             if note:
                 display.update(task, note=note)
 
-        yield tell
+        try:
+            yield tell
+        except BaseException:
+            display.live.transient = True  # no bar stands above the error
+            raise
 
 
 def said(path: Path) -> None:

@@ -1,11 +1,12 @@
 """Verbs that make runs: collect, train, sweep."""
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sdjepa.cli.app import STAGES, DataPath, Sets, app, bar, said
+from sdjepa.cli.app import STAGES, DataPath, Sets, app, bar, console, said
 from sdjepa.errors import UserError
 
 if TYPE_CHECKING:
@@ -14,34 +15,63 @@ if TYPE_CHECKING:
 
 @app.command(rich_help_panel=STAGES)
 def collect(
-    env: Annotated[str, typer.Argument(help="The environment; `sdjepa doctor` lists them.")],
+    env: Annotated[str, typer.Argument(help="tworoom, pusht, reacher or cube.")],
     out: Annotated[Path, typer.Option(help="Where to write the dataset.")],
-    episodes: Annotated[int | None, typer.Option(help="How many episodes.")] = None,
-    frames: Annotated[int | None, typer.Option(help="Or: about how many frames.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Environment steps of an episode.")] = None,
-    policy: Annotated[str | None, typer.Option(help="Who acts.")] = None,
-    noise: Annotated[float | None, typer.Option(help="Noise added to the policy.")] = None,
-    demos: Annotated[Path | None, typer.Option(help="Human demonstrations to replay.")] = None,
-    size: Annotated[int | None, typer.Option(help="Frame size in pixels.")] = None,
-    seed: Annotated[int | None, typer.Option(help="One seed, one dataset.")] = None,
+    episodes: Annotated[int | None, typer.Option(help="How many episodes; 10,000.")] = None,
+    frames: Annotated[
+        int | None,
+        typer.Option(help="Or: as many episodes as make so many frames if none ends early."),
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Environment steps of an episode, at most; 100.")
+    ] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            help="Who acts. tworoom: expert, random. pusht: demos, pusher, random. reacher: "
+            "random, expert. cube: expert, plan, idle, random. The first, unless named."
+        ),
+    ] = None,
+    noise: Annotated[float | None, typer.Option(help="Noise added to the policy; 1.")] = None,
+    demos: Annotated[
+        Path | None,
+        typer.Option(
+            help="Push-T: human demonstrations to replay, an .npz or a .zarr folder; or name them "
+            "in SDJEPA_PUSHT_DEMOS. Without any, `pusher` acts."
+        ),
+    ] = None,
+    size: Annotated[int | None, typer.Option(help="Frame size in pixels, at most 224.")] = None,
+    seed: Annotated[int | None, typer.Option(help="One seed, one dataset; 0.")] = None,
     workers: Annotated[int | None, typer.Option(help="Processes; 0 = one per core.")] = None,
     sets: Sets = [],  # noqa: B006
 ) -> None:
     """Make episodes of an environment: frames, states and actions in one HDF5 file.
 
-    The same seed gives the same file whatever the number of workers. Example:
+    The same seed gives the same file whatever the number of workers. Stopped or killed, the same
+    command goes on where it was. `--set collect.shadow=1024` makes Cube a third faster where no GPU
+    draws, and changes pixels a little. Examples:
 
     sdjepa collect tworoom --episodes 300 --steps 60 --size 64 --out data/small
+
+    sdjepa collect pusht --frames 1000000 --demos demos.npz --out data/pusht
     """
     from sdjepa.data.collect import collect as work
     from sdjepa.resolve import resolve
 
-    asked = {"env": env, "episodes": episodes, "steps": steps, "policy": policy, "noise": noise}
-    asked |= {"size": size, "seed": seed, "workers": workers, "frames": frames, "demos": demos}
-    flags = [f"collect.{key}={value}" for key, value in asked.items() if value is not None]
-    settings = resolve(settings=[*flags, *sets]).collect
-    with bar("collecting") as progress:
-        said(work(settings, out, progress=progress))
+    if episodes is not None and frames is not None:
+        raise UserError("--episodes and --frames both say how much; give one of them")
+    numbers = {"episodes": episodes, "frames": frames, "steps": steps, "noise": noise}
+    numbers |= {"size": size, "seed": seed, "workers": workers}
+    words = {"env": env, "policy": policy, "demos": demos}
+    asked = {key: value for key, value in numbers.items() if value is not None}
+    asked |= {key: json.dumps(str(value)) for key, value in words.items() if value is not None}
+    settings = resolve(settings=[*(f"collect.{k}={v}" for k, v in asked.items()), *sets]).collect
+    try:
+        with bar("collecting") as progress:
+            said(work(settings, out, progress=progress))
+    except KeyboardInterrupt:
+        console.print("stopped; the same command goes on where it was")
+        raise
 
 
 @app.command(rich_help_panel=STAGES)
