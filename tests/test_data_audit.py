@@ -9,11 +9,15 @@ import numpy as np
 import pytest
 
 from sdjepa.config import Collect
+from sdjepa.data import audit as auditing
 from sdjepa.data.audit import audit, lag_gains
 from sdjepa.data.card import card, task_floors
 from sdjepa.data.collect import collect
 from sdjepa.data.episodes import Episodes
+from sdjepa.data.loader import normalise_actions
+from sdjepa.data.pack import write_pack
 from sdjepa.envs import base
+from sdjepa.errors import UserError
 
 
 @pytest.fixture(scope="module", params=["tworoom", "pusht"])
@@ -45,6 +49,7 @@ def test_a_collected_dataset_passes_every_check(dataset):
         "split",
         "duplicates",
         "checksums",
+        "pixels",
         "action lag",
         "replay",
         "frames",
@@ -98,6 +103,56 @@ def test_a_moved_frame_fails_the_frames(dataset, tmp_path):
     assert verdicts(spoil(dataset, tmp_path, change), replays=5)["frames"] == "fail"
 
 
+def test_a_frame_that_no_redraw_looks_at_fails_the_pixels(dataset, tmp_path):
+    def change(file):
+        _, chunk = file["pixels"].id.read_direct_chunk((30, 0, 0, 0))
+        file["pixels"].id.write_direct_chunk((37, 0, 0, 0), chunk)
+
+    found = verdicts(spoil(dataset, tmp_path, change), replays=5, frames=2)
+    assert (found["pixels"], found["frames"]) == ("fail", "pass")
+
+
+def test_an_infinite_action_is_found(dataset, tmp_path):
+    def change(file):
+        file["action"][3, 0] = np.inf
+
+    copy = spoil(dataset, tmp_path, change)
+    assert verdicts(copy, replays=5)["missing values"] == "fail"
+    assert card(copy, tasks=2).exists()
+    with Episodes.open(copy) as data, pytest.raises(UserError, match="is infinite"):
+        normalise_actions(data.column("action"), data.action_stats())
+
+
+def test_a_pack_passes_the_audit_though_its_frames_between_are_black(dataset, tmp_path):
+    with Episodes.open(dataset) as data:
+        pack = write_pack(data, [(0, 1), (2, 5)], tmp_path / "pack", offset=25, protocol="lewm")
+    found = verdicts(pack, replays=5)
+    assert (found["frames"], found["pixels"]) == ("pass", "pass")
+
+
+def test_what_is_found_is_told_where_nothing_can_be_written(dataset, tmp_path, monkeypatch):
+    def full(path, value):
+        raise UserError(f"could not write {path}")
+
+    monkeypatch.setattr(auditing, "write_json", full)
+    found = verdicts(dataset, replays=5)
+    assert found.pop("record") == "warn"
+    assert set(found.values()) == {"pass"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["reacher", "cube"])
+def test_what_mujoco_draws_passes_every_check_whoever_made_it(name, tmp_path):
+    """Two workers, frames drawn in sheets, and a shadow map of another size, which is recorded."""
+    settings = Collect(env=name, episodes=3, steps=45, size=32, workers=2, shadow=512)
+    path = collect(settings, tmp_path / "set")
+    assert set(verdicts(path, replays=20, frames=6, offset=20).values()) == {"pass"}
+    assert "| Shadow map | 512" in (path / "card.md").read_text()
+    alone = collect(settings.model_copy(update={"workers": 1}), tmp_path / "alone")
+    ours, theirs = (json.loads((p / "dataset.json").read_text())["columns"] for p in (path, alone))
+    assert ours == theirs
+
+
 def test_an_episode_on_both_sides_of_the_split_is_found(dataset, tmp_path):
     with Episodes.open(dataset) as data:
         test, train = data.episode_ids("test")[0], data.episode_ids("train")[0]
@@ -133,6 +188,7 @@ def test_the_card_counts_tasks_that_need_nothing_done(dataset):
         ahead = task_floors(data, env, count=20, offset=25, budget=3)
     assert here["solved_at_start_share"] == here["solved_by_doing_nothing_share"] == 1
     assert ahead["solved_at_start_share"] < 0.5
+    assert ahead["solved_by_replaying_share"] == 1
     assert ahead["start_distance_quantiles"]["0.95"] > here["start_distance_quantiles"]["0.95"]
 
 

@@ -46,6 +46,37 @@ def test_the_number_of_workers_changes_no_byte(dataset, tmp_path, monkeypatch):
     assert Episodes.open(other).split_hash == Episodes.open(dataset).split_hash
 
 
+def test_the_same_seed_gives_the_same_file(tmp_path):
+    few = SETTINGS.model_copy(update={"episodes": 3})
+    first = collect(few, tmp_path / "first") / "episodes.h5"
+    time.sleep(1.1)  # HDF5 notes seconds
+    second = collect(few, tmp_path / "second") / "episodes.h5"
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_so_many_frames_are_made_where_no_episode_ends_early(tmp_path):
+    asked = SETTINGS.model_copy(update={"frames": 300})
+    with Episodes.open(collect(asked, tmp_path / "set")) as data:
+        assert data.num_rows == 8 * 41  # the first that is enough
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"size": 300}, "--size 300 exceeds"),
+        ({"shadow": 512}, "draws no shadows"),
+        ({"policy": "pusher"}, "no policy 'pusher'; it has expert"),
+        ({"demos": "some.npz"}, "replays no demonstrations"),
+        ({"env": "pusht", "policy": "pusher", "demos": __file__}, "or say --policy demos"),
+        ({"episodes": 3, "validation_share": 0.6, "test_share": 0.6}, "leave none for training"),
+    ],
+)
+def test_what_cannot_be_made_is_refused_before_anything_is_written(tmp_path, wrong, message):
+    with pytest.raises(UserError, match=message):
+        collect(SETTINGS.model_copy(update=wrong), tmp_path / "set")
+    assert not (tmp_path / "set").exists()
+
+
 def test_another_seed_gives_other_episodes(dataset, tmp_path):
     other = collect(SETTINGS.model_copy(update={"seed": 4, "episodes": 3}), tmp_path / "set")
     assert checksums(other)["proprio"] != checksums(dataset)["proprio"]
@@ -98,22 +129,38 @@ def test_action_statistics_come_from_training_episodes_only(dataset):
         assert np.allclose(stats.std, action.std(0), atol=1e-12)
 
 
-@pytest.mark.slow
-def test_a_killed_collection_continues_to_the_same_bytes(dataset, tmp_path):
-    out = tmp_path / "set"
+def begin(settings: Collect, out: Path) -> subprocess.Popen:
+    """A collection in a process group of its own, killed by the caller; some of it is made."""
+    rows = base.env_class(settings.env).rows_between_saves
     script = (
         "from pathlib import Path\n"
         "from sdjepa.config import Collect\n"
         "from sdjepa.data.collect import collect\n"
-        f"settings = Collect.model_validate_json({SETTINGS.model_dump_json()!r})\n"
+        "from sdjepa.envs.base import env_class\n"
+        f"settings = Collect.model_validate_json({settings.model_dump_json()!r})\n"
+        f"env_class(settings.env).rows_between_saves = {rows}\n"
         f"collect(settings, Path({str(out)!r}))\n"
     )
-    child = subprocess.Popen([sys.executable, "-c", script])
+    child = subprocess.Popen([sys.executable, "-c", script], start_new_session=True)
     while not list(out.glob(".collect/part-*")):
         assert child.poll() is None
         time.sleep(0.01)
-    os.kill(child.pid, signal.SIGKILL)
+    return child
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_killed_collection_continues_to_the_same_bytes(dataset, tmp_path, monkeypatch, workers):
+    """And leaves no worker behind, though nobody could tell them."""
+    monkeypatch.setattr(base.env_class("tworoom"), "rows_between_saves", 41)
+    out, settings = tmp_path / "set", SETTINGS.model_copy(update={"workers": workers})
+    child = begin(settings, out)
+    os.kill(child.pid, signal.SIGKILL)  # not its workers
     child.wait()
+    patience = time.monotonic() + 20
+    while alive(child.pid) and time.monotonic() < patience:
+        time.sleep(0.1)
+    assert not alive(child.pid)
     assert not (out / "episodes.h5").exists()
     with pytest.raises(UserError, match="unfinished"):
         Episodes.open(out)
@@ -122,6 +169,58 @@ def test_a_killed_collection_continues_to_the_same_bytes(dataset, tmp_path):
     collect(SETTINGS, out)
     assert checksums(out) == checksums(dataset)
     assert not [path for path in out.iterdir() if path.name.startswith(".")]
+
+
+def alive(group: int) -> bool:
+    """Whether any process of the group runs; one that has ended and waits to be seen does not."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, of = stat.read_text().rpartition(")")[2].split()[:3]
+        except OSError:
+            continue
+        if int(of) == group and state != "Z":
+            return True
+    return False
+
+
+def killed_at(name: str, settings: Collect, out: Path) -> None:
+    """Collect, and be stopped where a function of the module would be called."""
+
+    def die(*given, **named):
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(collecting, name, die)
+        with pytest.raises(KeyboardInterrupt):
+            collect(settings, out)
+
+
+def test_a_collection_killed_when_only_its_card_was_missing_is_finished(tmp_path):
+    few, out = SETTINGS.model_copy(update={"episodes": 3}), tmp_path / "set"
+    killed_at("_tidy", few, out)
+    assert (out / "episodes.h5").exists()
+    assert not (out / "card.md").exists()
+    collect(few, out)
+    assert (out / "card.md").exists()
+    assert not (out / ".collect").exists()
+
+
+def test_other_demonstrations_do_not_continue_a_collection(tmp_path, monkeypatch):
+    """Named by the environment variable, they are no setting."""
+    rng, names = np.random.default_rng(0), [tmp_path / "a.npz", tmp_path / "b.npz"]
+    for path in names:
+        state = rng.uniform(150, 350, (2, 5)) + np.linspace(0, 30, 40)[:, None, None]
+        state, ends = state.swapaxes(0, 1).reshape(80, 5), np.array([40, 80])
+        np.savez(path, state=state, action=state[:, :2], episode_ends=ends)
+    settings, out = Collect(env="pusht", episodes=3, steps=8, size=16, workers=1), tmp_path / "set"
+    monkeypatch.setenv("SDJEPA_PUSHT_DEMOS", str(names[0]))
+    killed_at("read_part", settings, out)
+    monkeypatch.setenv("SDJEPA_PUSHT_DEMOS", str(names[1]))
+    with pytest.raises(UserError, match="unfinished collection with demos_sha256"):
+        collect(settings, out)
+    monkeypatch.setenv("SDJEPA_PUSHT_DEMOS", str(names[0]))
+    collect(settings, out)
+    assert json.loads((out / "card.json").read_text())["policy"]["name"] == "demos"
 
 
 def test_a_finished_dataset_is_not_overwritten(dataset):

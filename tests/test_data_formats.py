@@ -67,9 +67,6 @@ def test_the_frame_store_maps_the_frames_and_is_built_once(dataset, tmp_path):
         stamp = (copy / "frames-32.u8").stat().st_mtime_ns
         assert np.array_equal(frame_store(data, check=True), frames)
         assert (copy / "frames-32.u8").stat().st_mtime_ns == stamp
-        assert frame_store(data, size=16).shape == (data.num_rows, 16, 16, 3)
-        with pytest.raises(UserError, match="would invent"):
-            frame_store(data, size=64)
 
 
 def test_a_frame_store_that_changed_is_not_used(dataset, tmp_path):

@@ -26,7 +26,7 @@ STAGES = (
 )
 # Pieces of a stage that stand beside its package, and what belongs to the command line.
 BESIDE = {
-    "statistics": "plan",
+    "statistics": "ground",
     "tasks": "plan",
     "scoring": "score",
     "compare": "score",

@@ -56,8 +56,11 @@ def write_atomic(path: Path, data: bytes | str) -> Path:
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise UserError(f"could not write {path}: {error.strerror}; free some space") from error
+        with contextlib.suppress(OSError):  # where nothing can be written nothing can be removed
+            temporary.unlink(missing_ok=True)
+        raise UserError(
+            f"could not write {path}: {error.strerror}; free some space, or choose another place"
+        ) from error
     return path
 
 
@@ -155,6 +158,15 @@ class Run:
         manifest = {"seed": config.train.seed, "command": command, **provenance()}
         write_json(path / "manifest.json", manifest)
         return run
+
+    def abandon(self) -> None:
+        """Undo `create` where nothing has been learnt: a corrected command may use the place."""
+        if self.metrics_path.exists() or (self.path / "checkpoints").exists():
+            return
+        for name in ("config.toml", "manifest.json", ".lock"):
+            (self.path / name).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self.path.rmdir()  # where nothing else is in it
 
     def note(self, **facts: Any) -> None:
         """Add facts to the manifest, and the machine anew: its GPU is in use only now."""

@@ -107,6 +107,10 @@ def train(
     if (resume is None) == (recipe is None):
         raise UserError("say either a RECIPE (with --out) or --resume RUN")
     if resume is not None:
+        if sets or rung or k is not None or seed is not None or data is not None:
+            raise UserError(
+                f"--resume goes on as {resume / 'config.toml'} says; leave the rest out"
+            )
         _train(resume, None)
         return
     flags = [f"train.seed={seed}"] if seed is not None else []
@@ -135,12 +139,19 @@ def _train(path: Path, config: "Config | None") -> None:
     ranks.start(pick_device(said_device))
     leader = ranks.rank() == 0
     # Of several processes the first owns the directory; the others read what it has written.
+    if leader and config is not None:
+        config = complete(config)  # refuses before anything is written
     with Run(path).lock() if leader else nullcontext():
         if leader and config is not None:
-            Run.create(path, complete(config))
+            Run.create(path, config)
         ranks.wait()
-        with bar("training") if leader else nullcontext(silent) as progress:
-            found = work(Run.open(path), resume=config is None, progress=progress)
+        try:
+            with bar("training") if leader else nullcontext(silent) as progress:
+                found = work(Run.open(path), resume=config is None, progress=progress)
+        except UserError:
+            if leader and config is not None:
+                Run(path).abandon()
+            raise
         if leader:
             said(found)
     ranks.stop()

@@ -80,7 +80,8 @@ def export_rerun(
 def data_audit(path: DataArgument) -> None:
     """Do its rows mean what they should? Replays, redraws, lags, gaps, repeats, checksums.
 
-    Exit code 1 when a check fails.
+    Every frame is read. The answers are also written to audit.json, in a dataset of ours or beside
+    one of another program. Exit code 1 when a check fails.
     """
     from sdjepa.data.audit import audit
 
@@ -95,9 +96,9 @@ def data_audit(path: DataArgument) -> None:
 @data_app.command("card")
 def data_card(
     path: DataArgument,
-    tasks: Annotated[int, typer.Option(help="Tasks to try.")] = 100,
-    offset: Annotated[int, typer.Option(help="Steps from start to goal.")] = 25,
-    budget: Annotated[int, typer.Option(help="Steps a task may take.")] = 50,
+    tasks: Annotated[int, typer.Option(min=1, help="Tasks to try.")] = 100,
+    offset: Annotated[int, typer.Option(min=0, help="Steps from start to goal.")] = 25,
+    budget: Annotated[int, typer.Option(min=0, help="Steps a task may take.")] = 50,
 ) -> None:
     """Write the data card again: lengths, actions, what doing nothing solves, three frames."""
     from sdjepa.data.card import card
@@ -110,7 +111,9 @@ def data_card(
 def data_convert(
     source: Annotated[Path, typer.Argument(help="Anything `data.path` may point at, or LeRobot.")],
     out: OutArgument,
-    size: Annotated[int | None, typer.Option(help="Reduce frames to this many pixels.")] = None,
+    size: Annotated[
+        int | None, typer.Option(min=8, help="Reduce frames to this many pixels.")
+    ] = None,
     env: Annotated[
         str | None, typer.Option(help="The environment, where it cannot be told.")
     ] = None,

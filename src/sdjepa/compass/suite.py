@@ -133,7 +133,7 @@ def compass(
     where = data or Path(config.data.path)
     if not where.exists():
         raise UserError(f"no dataset at {where}, where {run.path} had its own; {_collect(config)}")
-    with Episodes.open(where) as source:
+    with Episodes.open(where, size=config.model.image_size) as source:
         chosen = choose(source, config, split=split, count=wanted, seed=seed)
         k = config.model.k or STAND_IN
         folder = run.path / "compass"

@@ -2,7 +2,7 @@
 
 DIR/card.json holds the numbers, DIR/card.md the same for people, DIR/card.png three frames. A task
 is a recorded state and the state `offset` steps later; those already solved at the start, or solved
-by doing nothing, are a floor under every score on the dataset.
+by doing nothing, are a floor under every score on the dataset; replaying is a roof.
 """
 
 from pathlib import Path
@@ -15,6 +15,7 @@ from sdjepa.data.episodes import Episodes
 from sdjepa.envs.base import NAMES, Env, make
 from sdjepa.runs import Progress, read_json, silent, write_atomic, write_json
 from sdjepa.seeds import numpy_stream
+from sdjepa.statistics import wilson95
 
 SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
@@ -30,29 +31,29 @@ def card(
 ) -> Path:
     """Write the data card of dataset `path`; tasks are simulated where the environment is known."""
     with Episodes.open(path) as data:
-        folder = path if path.is_dir() else path.parent
         record = _describe(data)
         if data.env in NAMES:
-            env = env or make(data.env)
+            env = env or make(data.env, shadow=(record["collect"] or {}).get("shadow", 0))
             record["tasks"] = task_floors(
                 data, env, count=tasks, offset=offset, budget=budget, progress=progress
             )
         middle = [data.rows(i).start + data.lengths[i] // 2 for i in _spread(len(data), 3)]
-        write_atomic(folder / "card.png", _png(data.frames(middle)))
-    write_json(folder / "card.json", record)
-    return write_atomic(folder / "card.md", _markdown(read_json(folder / "card.json")))
+        picture = write_atomic(data.beside("card.png"), _png(data.frames(middle)))
+        numbers = write_json(data.beside("card.json"), record)
+        text = _markdown(read_json(numbers), picture=picture.name)
+        return write_atomic(data.beside("card.md"), text)
 
 
 def task_floors(
     data: Episodes, env: Env, *, count: int, offset: int, budget: int, progress: Progress = silent
 ) -> dict[str, Any]:
-    """How many of `count` tasks, spread over all rows, need nothing done."""
+    """Of `count` tasks, spread over all rows: how many need nothing done, or can be done at all."""
     starts = candidate_starts(data, offset)
     if not len(starts):
         return {"offset": offset, "found": 0}
     rng = numpy_stream(0, "card", offset)
     chosen = np.sort(rng.choice(starts, size=min(count, len(starts)), replace=False))
-    solved, idle, distances = 0, 0, []
+    solved, idle, replayed, distances = 0, 0, 0, []
     for done, row in enumerate(chosen, start=1):
         env.set_state(data.row(row))
         env.set_goal(data.row(row + offset))
@@ -63,6 +64,7 @@ def task_floors(
             if now := env.solved():
                 break
         idle += now
+        replayed += replay(data, env, int(row), offset)
         progress(done, len(chosen), "tasks for the data card")
     return {
         "offset": offset,
@@ -70,8 +72,23 @@ def task_floors(
         "found": len(chosen),
         "solved_at_start_share": solved / len(chosen),
         "solved_by_doing_nothing_share": idle / len(chosen),
+        "solved_by_replaying_share": replayed / len(chosen),
+        "start_distance_is": env.distance_is,
         "start_distance_quantiles": {str(s): float(np.quantile(distances, s)) for s in SHARES},
     }
+
+
+def replay(data: Episodes, env: Env, row: int, offset: int) -> bool:
+    """Whether the recorded actions lead from recorded row `row` to the goal `offset` rows on."""
+    env.set_state(data.row(row))
+    env.set_goal(data.row(row + offset))
+    solved = env.solved()
+    for action in data.column("action")[row : row + offset]:
+        if solved:
+            break
+        env.step(action)
+        solved = env.solved()
+    return solved
 
 
 def candidate_starts(data: Episodes, offset: int) -> np.ndarray:
@@ -84,7 +101,7 @@ def candidate_starts(data: Episodes, offset: int) -> np.ndarray:
 def _describe(data: Episodes) -> dict[str, Any]:
     info = data.info
     action = data.column("action").astype(np.float64)
-    action = action[~np.isnan(action).any(axis=1)]
+    action = action[np.isfinite(action).all(axis=1)]
     return {
         "env": data.env,
         "policy": info.get("policy"),
@@ -111,7 +128,9 @@ def _describe(data: Episodes) -> dict[str, Any]:
 def _lag1(data: Episodes) -> Float[np.ndarray, "action"]:
     """Correlation of an action with the next one: near 0 for random, near 1 for smooth policies."""
     action = data.column("action").astype(np.float64)
-    pairs = ~np.isnan(action[:-1]).any(1) & ~np.isnan(action[1:]).any(1)
+    pairs = np.isfinite(action[:-1]).all(1) & np.isfinite(action[1:]).all(1)
+    if not pairs.any():
+        return np.zeros(data.action_dim)
     first, second = action[:-1][pairs], action[1:][pairs]
     first, second = first - first.mean(0), second - second.mean(0)
     scale = np.sqrt((first**2).sum(0) * (second**2).sum(0))
@@ -136,14 +155,19 @@ def _numbers(values: list[float]) -> str:
     return ", ".join(f"{value:.3g}" for value in values)
 
 
-def _markdown(record: dict[str, Any]) -> str:
+def _share(share: float, count: int) -> str:
+    low, high = wilson95(share * count, count)
+    return f"{100 * share:.0f} % (95 %: {100 * low:.0f} to {100 * high:.0f})"
+
+
+def _markdown(record: dict[str, Any], *, picture: str) -> str:
     policy, tasks = record["policy"] or {}, record.get("tasks", {})
     rows = ", ".join(str(record["episode_rows"][share]) for share in ("0.05", "0.5", "0.95"))
     sides = ", ".join(map(str, record["split"].values()))
     lines = [
         f"# Data card: {record['env']}",
         "",
-        "![three frames](card.png)",
+        f"![three frames]({picture})",
         "",
         "| | |",
         "|---|---|",
@@ -167,13 +191,23 @@ def _markdown(record: dict[str, Any]) -> str:
     ]
     if tasks.get("found"):
         low, mid, high = (tasks["start_distance_quantiles"][s] for s in ("0.05", "0.5", "0.95"))
+        at_start, idle, replayed = (
+            _share(tasks[f"solved_{how}_share"], tasks["found"])
+            for how in ("at_start", "by_doing_nothing", "by_replaying")
+        )
         lines += [
             f"| Tasks looked at, goal {tasks['offset']} steps ahead | {tasks['found']} |",
-            f"| ... solved at the start | {100 * tasks['solved_at_start_share']:.0f} % |",
-            f"| ... solved by doing nothing for {tasks['budget']} steps | "
-            f"{100 * tasks['solved_by_doing_nothing_share']:.0f} % |",
-            f"| ... distance to the goal (5, 50, 95 %) | {low:.3g}, {mid:.3g}, {high:.3g} |",
+            f"| ... solved at the start | {at_start} |",
+            f"| ... solved by doing nothing for {tasks['budget']} steps | {idle} |",
+            f"| ... solved by the recorded actions | {replayed} |",
+            f"| ... distance to the goal (5, 50, 95 %) | {low:.3g}, {mid:.3g}, {high:.3g} "
+            f"{tasks['start_distance_is']} |",
         ]
+    elif tasks:
+        lines.append(f"| Tasks | none: no episode goes on for {tasks['offset']} steps |")
+    shadow = (record["collect"] or {}).get("shadow")
+    if shadow:
+        lines.append(f"| Shadow map | {shadow} texels a side, not the benchmark's |")
     lines += [
         "",
         "## Columns",

@@ -37,9 +37,14 @@ def collect(settings: Collect, out: Path, *, progress: Progress = silent) -> Pat
         _claim(parts, settings, described)
         if not made:  # else it was killed when only its card was missing
             _make(settings, out, described, progress=progress)
-    shutil.rmtree(parts)
-    card(out, progress=progress)
+        _tidy(out, progress=progress)
     return out
+
+
+def _tidy(out: Path, *, progress: Progress) -> None:
+    """Describe what was made; parts go last, by which is known that all is done."""
+    card(out, progress=progress)
+    shutil.rmtree(out / PARTS)
 
 
 def _make(settings: Collect, out: Path, described: dict[str, str], *, progress: Progress) -> None:

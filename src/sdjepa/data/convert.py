@@ -10,8 +10,8 @@ import numpy as np
 from jaxtyping import UInt8
 
 from sdjepa.data.episodes import Episodes
-from sdjepa.data.frames import reduce_frames
 from sdjepa.data.lerobot import LeRobot
+from sdjepa.data.stores import reduce_frames
 from sdjepa.data.writer import Packed, Writer, make_split, pack
 from sdjepa.envs.base import NAMES, guess
 from sdjepa.errors import UserError
@@ -48,7 +48,7 @@ def convert(
     kept = {key: info[key] for key in ("seed", "policy", "collect") if key in info}
     split = info.get("split") or make_split(count, seed=seed, validation=0.05, test=0.05)
     first = next(episodes)
-    side = size or _side(first[1], source)
+    side = _side(first[1], source, wanted=size)
     shapes = {name: values.shape[1:] for name, values in first[0].items()}
     described = {
         "env": env or info.get("env") or guess(shapes),
@@ -85,11 +85,14 @@ def _packed(first: Episode, rest: Iterator[Episode], side: int, compress: bool) 
             yield from pool.map(work, batch)
 
 
-def _side(frames: UInt8[np.ndarray, "n h w 3"], source: Path) -> int:
+def _side(frames: UInt8[np.ndarray, "n h w 3"], source: Path, *, wanted: int | None) -> int:
     height, width = frames.shape[1:3]
-    if height != width:
+    if wanted is None and height != width:
         raise UserError(
             f"frames of {source} are {height} x {width}; say how large a square to make of them, "
             f"e.g. --size {min(224, height, width)}"
         )
-    return height
+    side = wanted or height
+    if side > min(height, width):
+        raise UserError(f"frames of {source} are {height} x {width}: --size {side} invents some")
+    return side

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float, Int, UInt8
 
-from sdjepa.data.stores import Hdf5Store, Store, open_store
+from sdjepa.data.stores import Hdf5Store, Store, open_store, reduce_frames
 from sdjepa.data.writer import CARD, FILE, FORMAT, action_moments, make_split, train_rows
 from sdjepa.envs.base import guess
 from sdjepa.errors import UserError
@@ -42,8 +42,18 @@ class ActionStats:
 class Episodes:
     """An open, read-only dataset."""
 
-    def __init__(self, path: Path, store: Store, info: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        store: Store,
+        info: dict[str, Any] | None = None,
+        *,
+        size: int | None = None,
+    ) -> None:
         self.path = path
+        self.ours = info is not None
+        height, width, _ = store.frame_shape
+        self._side = size if size is not None and size < height == width else None
         self._store = store
         self.lengths = store.lengths  # rows per episode
         self.offsets = store.offsets  # first row of each
@@ -53,24 +63,23 @@ class Episodes:
         self.env: str = self.info["env"]
 
     @staticmethod
-    def open(path: Path) -> "Episodes":
-        """The dataset at `path`: a directory of ours, or a file or folder of another program."""
+    def open(path: Path, *, size: int | None = None) -> "Episodes":
+        """The dataset at `path`: a directory of ours, or a file or folder of another program.
+
+        Frames larger than `size` are reduced to it whenever they are read.
+        """
         if not path.exists():
             raise UserError(f"no dataset at {path}; make one with: sdjepa collect ENV --out {path}")
         if (path / FILE).exists():
-            info = read_json(path / CARD)
-            if info.get("format") != FORMAT:
-                raise UserError(
-                    f"{path / CARD} has format {info.get('format')}, this program reads {FORMAT}"
-                )
-            return Episodes(path, Hdf5Store(path / FILE), info)
+            store = Hdf5Store(path / FILE)
+            return Episodes(path, store, _read_card(path / CARD, store), size=size)
         if (path / ".collect").exists():
             raise UserError(
                 f"{path} is unfinished; run the same sdjepa collect command again to finish it"
             )
         if path.is_dir() and not any(path.iterdir()):
             raise UserError(f"{path} is empty; make it with: sdjepa collect ENV --out {path}")
-        return Episodes(path, open_store(path))
+        return Episodes(path, open_store(path), size=size)
 
     def close(self) -> None:
         self._store.close()
@@ -95,7 +104,9 @@ class Episodes:
 
     @property
     def image_size(self) -> int:
-        """Pixels a side; frames that are not square must be converted first."""
+        """Pixels a side, as read; frames that are not square must be converted first."""
+        if self._side is not None:
+            return self._side
         height, width, _ = self._store.frame_shape
         if height != width:
             raise UserError(
@@ -108,6 +119,21 @@ class Episodes:
     def columns(self) -> tuple[str, ...]:
         """Every column but pixels."""
         return (*self._store.shapes, "episode_idx", "step_idx")
+
+    def beside(self, name: str) -> Path:
+        """Where something made of this dataset goes: within ours, beside those of others."""
+        return self.path / name if self.ours else self.path.with_name(f"{self.path.name}.{name}")
+
+    @property
+    def fingerprint(self) -> str:
+        """Tells these frames from others: their SHA-256, or of others' files size and time."""
+        pixels = self.info.get("columns", {}).get("pixels", {}).get("sha256")
+        if pixels:
+            return pixels
+        found = sorted(self.path.rglob("*")) if self.path.is_dir() else [self.path]
+        files = [(str(each), each.stat()) for each in found if each.is_file()]
+        said = [(name, stat.st_size, stat.st_mtime_ns) for name, stat in files]
+        return hashlib.sha256(json.dumps(said).encode()).hexdigest()
 
     @property
     def split_hash(self) -> str:
@@ -157,10 +183,10 @@ class Episodes:
     def action_stats(self) -> ActionStats:
         """The normaliser that belongs to this dataset."""
         moments = self.info["action"]
-        return ActionStats(
-            mean=np.asarray(moments["mean"], dtype=np.float64),
-            std=np.asarray(moments["std"], dtype=np.float64),
-        )
+        mean, std = (np.asarray(moments[name], dtype=np.float64) for name in ("mean", "std"))
+        if not (np.isfinite(mean).all() and np.isfinite(std).all()):
+            raise UserError(f"{self.path}: action statistics are not finite; collect it again")
+        return ActionStats(mean=mean, std=std)
 
     def frames(
         self,
@@ -175,12 +201,19 @@ class Episodes:
         if len(unique) and not 0 <= unique[0] <= unique[-1] < self.num_rows:
             raise IndexError(f"rows {unique[0]}..{unique[-1]} of a dataset of {self.num_rows}")
         same = np.array_equal(unique, wanted)
-        frames = np.empty((len(wanted), *self._store.frame_shape), np.uint8) if out is None else out
-        decoded = frames if same else np.empty((len(unique), *self._store.frame_shape), np.uint8)
+        native = self._store.frame_shape
+        shape = native if self._side is None else (self._side, self._side, 3)
+        frames = np.empty((len(wanted), *shape), np.uint8) if out is None else out
+        decoded = frames if same else np.empty((len(unique), *shape), np.uint8)
 
         def decode(start: int) -> None:
             stretch = slice(start, start + _BLOCK)
-            self._store.decode(unique[stretch], decoded[stretch])
+            if self._side is None:
+                self._store.decode(unique[stretch], decoded[stretch])
+                return
+            whole = np.empty((len(unique[stretch]), *native), np.uint8)
+            self._store.decode(unique[stretch], whole)
+            decoded[stretch] = reduce_frames(whole, self._side)
 
         with ThreadPoolExecutor(max_workers=min(_THREADS, os.cpu_count() or 1)) as pool:
             blocks = pool.map(decode, range(0, len(unique), _BLOCK))
@@ -203,3 +236,19 @@ class Episodes:
             "split": split,
             "action": moments,
         }
+
+
+def _read_card(path: Path, store: Store) -> dict[str, Any]:
+    """What is said of a dataset of ours, if it can be true."""
+    info = read_json(path)
+    found = info.get("format") if isinstance(info, dict) else None
+    if found != FORMAT:
+        raise UserError(f"{path} has format {found}, this program reads {FORMAT}; collect it again")
+    for needed in ("env", "action", "split"):
+        if needed not in info:
+            raise UserError(f"{path} does not say {needed!r}; collect it again")
+    split, count = info["split"], len(store.lengths)
+    sides = [split.get(name, [count]) for name in ("train", "validation", "test")]
+    if any(not 0 <= int(episode) < count for side in sides for episode in side):
+        raise UserError(f"{path}: the split is not one of {count} episodes; collect it again")
+    return info

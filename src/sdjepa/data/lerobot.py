@@ -35,6 +35,13 @@ class LeRobot:
     @staticmethod
     def open(path: Path, *, camera: str | None = None, action: str | None = None) -> "LeRobot":
         """`camera` and `action` name features; by default the only camera, and `action`."""
+        try:
+            return LeRobot._open(path, camera, action)
+        except KeyError as error:
+            raise UserError(f"{path}: its meta folder lacks {error}; fetch it again") from error
+
+    @staticmethod
+    def _open(path: Path, camera: str | None, action: str | None) -> "LeRobot":
         info = read_json(path / "meta" / "info.json")
         if not str(info.get("codebase_version", "")).startswith("v3"):
             raise UserError(
@@ -57,6 +64,8 @@ class LeRobot:
                 f"{path} has no float feature {name!r}; choose --action from {', '.join(numeric)}"
             )
         episodes = _rows_of(path, sorted((path / "meta" / "episodes").glob("*/*.parquet")))
+        if not episodes:
+            raise UserError(f"{path} holds no episode; fetch it again")
         return LeRobot(path, info, chosen, name, sorted(episodes, key=_number))
 
     def __len__(self) -> int:
@@ -64,6 +73,12 @@ class LeRobot:
 
     def __iter__(self) -> Iterator[tuple[dict[str, np.ndarray], UInt8[np.ndarray, "n h w 3"]]]:
         """Columns and frames of every episode, in order."""
+        try:
+            yield from self._each()
+        except KeyError as error:
+            raise UserError(f"{self.path} lacks {error}; fetch it again") from error
+
+    def _each(self) -> Iterator[tuple[dict[str, np.ndarray], UInt8[np.ndarray, "n h w 3"]]]:
         tables: dict[Path, dict[int, list[dict[str, Any]]]] = {}
         for episode in self.episodes:
             where = {
@@ -124,6 +139,10 @@ class LeRobot:
             "file_index": episode[f"{prefix}/file_index"],
         }
         path = self.path / self.info["video_path"].format(**where)
+        if not path.exists():
+            raise UserError(
+                f"{self.path} has no video {path.name} of {self.camera}; fetch it again"
+            )
         film = cv2.VideoCapture(str(path))
         first = round(episode[f"{prefix}/from_timestamp"] * self.info["fps"])
         film.set(cv2.CAP_PROP_POS_FRAMES, first)

@@ -17,7 +17,7 @@ from sdjepa.config import Data
 from sdjepa.data.episodes import ActionStats, Episodes, Split
 from sdjepa.data.feed import Feed, open_feed, place
 from sdjepa.data.patches import Reading
-from sdjepa.data.windows import Windows, windows
+from sdjepa.data.windows import Windows, rows_needed, windows
 from sdjepa.errors import UserError
 from sdjepa.runs import Progress, silent
 from sdjepa.seeds import stream
@@ -37,8 +37,44 @@ def normalise_actions(
     actions: Float[np.ndarray, "rows action"], stats: ActionStats
 ) -> Float[np.ndarray, "rows action"]:
     """z-scores as float32; a missing action (the last row of an episode) becomes 0, the mean."""
+    if np.isinf(actions).any():
+        row = int(np.flatnonzero(np.isinf(actions).any(axis=1))[0])
+        raise UserError(f"action {row} is infinite; sdjepa data audit says which data are bad")
     scaled = (actions - stats.mean) / np.maximum(stats.std, 1e-8)
     return np.nan_to_num(scaled, nan=0.0).astype(np.float32)
+
+
+def find_windows(
+    data: Episodes, settings: Data, *, split: Split, batch: int
+) -> tuple[Windows, int]:
+    """The windows of a split, and how many make a batch: fewer than wished in a small validation
+    split, which only measures. Refuses what cannot be trained on, before a frame is read."""
+    ids, processes = data.episode_ids(split), ranks.world_size()
+    found = windows(
+        data.lengths,
+        data.offsets,
+        episodes=ids,
+        frames=settings.window_frames,
+        frame_skip=settings.frame_skip,
+        tail=settings.tail,
+    )
+    if batch % processes:
+        raise UserError(f"train.batch {batch} does not divide over {processes} processes")
+    if len(found) < processes:
+        rows = rows_needed(
+            settings.window_frames, frame_skip=settings.frame_skip, tail=settings.tail
+        )
+        longest = int(data.lengths[ids].max(initial=0))
+        raise UserError(
+            f"a {split} window needs {rows} rows, and the longest {split} episode of {data.path} "
+            f"has {longest}; collect longer episodes (--steps) or more of them"
+        )
+    if len(found) < batch and split == "train":
+        raise UserError(
+            f"{data.path} has {len(found)} train windows, one batch needs {batch}; collect more "
+            f"episodes or add --set train.batch={len(found) - len(found) % processes}"
+        )
+    return found, min(batch, len(found) - len(found) % processes)
 
 
 @dataclass(frozen=True)
@@ -72,23 +108,7 @@ class Loader:
         progress: Progress = silent,
     ) -> None:
         ids = data.episode_ids(split)
-        self.windows: Windows = windows(
-            data.lengths,
-            data.offsets,
-            episodes=ids,
-            frames=settings.window_frames,
-            frame_skip=settings.frame_skip,
-            tail=settings.tail,
-        )
-        if batch % ranks.world_size():
-            raise UserError(
-                f"train.batch {batch} does not divide over {ranks.world_size()} processes"
-            )
-        if len(self.windows) < batch:
-            raise UserError(
-                f"{data.path} has {len(self.windows)} {split} windows, one batch needs {batch}; "
-                "collect more episodes or lower train.batch"
-            )
+        self.windows, batch = find_windows(data, settings, split=split, batch=batch)
         self.batch, self.seed, self.split, self.device = batch, seed, split, device
         every = np.arange(data.num_rows)
         rows = np.concatenate([every[data.rows(int(i))] for i in ids])

@@ -99,7 +99,12 @@ class Hdf5Store:
             if needed not in found:
                 have = ", ".join(sorted(found)) or "none"
                 raise UserError(f"{self._path} has no column {needed!r}; it has {have}")
-        return {name: stored for name, stored in found.items() if name not in _DERIVED}
+        # Other pictures than the camera's, a goal's say, are no state.
+        return {
+            name: stored
+            for name, stored in found.items()
+            if name not in _DERIVED and (name == PIXELS or 0 < stored.ndim < 4)
+        }
 
     def _check(self) -> None:
         shape, action = self._pixels.shape, self._stored["action"]
@@ -193,7 +198,9 @@ class LibraryStore:
         method = multiprocessing.get_start_method(allow_none=True)
         try:
             self._reader: Any = load_dataset(str(path.resolve()))
-        except (ValueError, OSError, KeyError) as error:
+        except ImportError as error:  # of one of its formats
+            raise UserError(f"reading {path} needs {error.name!r}: pip install it") from error
+        except (*_DAMAGE, KeyError, TypeError) as error:
             raise UserError(
                 f"{path} is no dataset that can be read ({first_line(error)}); readable are LeWM's "
                 "HDF5, stable-worldmodel's formats, and LeRobot v3 through sdjepa data convert"
@@ -201,8 +208,11 @@ class LibraryStore:
         finally:
             multiprocessing.set_start_method(method, force=True)
         self._lock = threading.Lock()  # its readers say nothing about threads
+        self._path = path
         self.lengths = np.asarray(self._reader.lengths, dtype=np.int64)
         self.offsets = np.asarray(self._reader.offsets, dtype=np.int64)
+        if not len(self.lengths):
+            raise UserError(f"{path} holds no episode; collect some")
         first = self._chunk(0, 0, 1)
         for needed in (PIXELS, "action"):
             if needed not in first:
@@ -218,12 +228,25 @@ class LibraryStore:
 
     def _chunk(self, episode: int, start: int, stop: int) -> dict[str, np.ndarray]:
         wanted = (np.array([value]) for value in (episode, start, stop))
-        with self._lock:
-            (chunk,) = self._reader.load_chunk(*wanted)
-        return {name: np.asarray(value) for name, value in chunk.items()}
+        try:
+            with self._lock:
+                (chunk,) = self._reader.load_chunk(*wanted)
+            return {name: np.asarray(value) for name, value in chunk.items()}
+        except ImportError as error:
+            raise UserError(f"reading {self._path} needs {error.name!r}: pip install it") from error
+        except (*_DAMAGE, KeyError, TypeError) as error:
+            raise self._damaged(f"episode {episode}", error) from error
 
     def column(self, name: str) -> np.ndarray:
-        return np.asarray(self._reader.get_col_data(self._names[name]))
+        try:
+            return np.asarray(self._reader.get_col_data(self._names[name]))
+        except (*_DAMAGE, KeyError, TypeError) as error:
+            raise self._damaged(f"column {name!r}", error) from error
+
+    def _damaged(self, what: str, error: Exception) -> UserError:
+        return UserError(
+            f"{what} of {self._path} cannot be read ({first_line(error)}); make the dataset again"
+        )
 
     def decode(self, rows: np.ndarray, out: np.ndarray) -> None:
         for start, stop in runs(rows):
@@ -265,11 +288,13 @@ def check_structure(store: Store, *, num_rows: int, path: Path) -> None:
     lengths, offsets = store.lengths, store.offsets
     if not len(lengths):
         raise UserError(f"{path} holds no episode; collect some")
-    if len(lengths) != len(offsets) or (lengths < 1).any():
+    if lengths.ndim != 1 or lengths.shape != offsets.shape or (lengths < 1).any():
         raise UserError(f"{path}: ep_len and ep_offset do not describe episodes; make it again")
     ends = offsets + lengths
     if offsets.min() < 0 or ends.max() > num_rows:
         raise UserError(f"{path}: episodes reach row {ends.max()} of {num_rows}; make it again")
+    if ends[-1] != num_rows or not np.array_equal(offsets[1:], ends[:-1]) or offsets[0]:
+        raise UserError(f"{path}: episodes leave rows out, or are not in order; make it again")
 
 
 def runs(rows: np.ndarray) -> list[tuple[int, int]]:
@@ -280,6 +305,17 @@ def runs(rows: np.ndarray) -> list[tuple[int, int]]:
 
 def _channels_last(frames: np.ndarray) -> np.ndarray:
     return frames.transpose(0, 2, 3, 1) if frames.shape[1] == 3 else frames
+
+
+def reduce_frames(frames: UInt8[np.ndarray, "n h w 3"], side: int) -> UInt8[np.ndarray, "n s s 3"]:
+    """Frames at `side` pixels, by area averaging."""
+    if frames.shape[1:3] == (side, side):
+        return np.ascontiguousarray(frames)
+    import cv2
+
+    return np.stack(
+        [cv2.resize(frame, (side, side), interpolation=cv2.INTER_AREA) for frame in frames]
+    )
 
 
 def first_line(error: BaseException) -> str:

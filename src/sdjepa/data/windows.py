@@ -32,6 +32,11 @@ class Windows:
         return len(self.first_row)
 
 
+def rows_needed(frames: int, *, frame_skip: int, tail: str) -> int:
+    """Rows of the shortest episode that holds a window."""
+    return frames * frame_skip if tail == "ref" else (frames - 1) * frame_skip + 1
+
+
 def windows(
     lengths: Int[np.ndarray, "all_episodes"],
     offsets: Int[np.ndarray, "all_episodes"],
@@ -42,7 +47,7 @@ def windows(
     tail: str = "ref",
 ) -> Windows:
     """All stride-1 windows of `episodes`; an episode too short for one gives none."""
-    span = frames * frame_skip if tail == "ref" else (frames - 1) * frame_skip + 1
+    span = rows_needed(frames, frame_skip=frame_skip, tail=tail)
     counts = np.maximum(lengths[episodes] - span + 1, 0)
     episode = np.repeat(episodes, counts)
     start = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)

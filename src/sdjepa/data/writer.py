@@ -202,7 +202,7 @@ def _frame_dataset(
 
 
 def describe(values: np.ndarray) -> dict[str, Any]:
-    """Schema, checksum and statistics of a column; NaN rows are left out of the statistics."""
+    """Schema, checksum and statistics of a column, these of its finite rows."""
     record: dict[str, Any] = {
         "dtype": str(values.dtype),
         "shape": list(values.shape[1:]),
@@ -210,7 +210,7 @@ def describe(values: np.ndarray) -> dict[str, Any]:
     }
     if values.dtype.kind in "fiub":
         flat = values.reshape(len(values), -1).astype(np.float64)
-        whole = flat[~np.isnan(flat).any(axis=1)]
+        whole = flat[np.isfinite(flat).all(axis=1)]
         if len(whole):
             record["statistics"] = {
                 "mean": whole.mean(0),
@@ -229,9 +229,9 @@ def train_rows(lengths: np.ndarray, train: Sequence[int]) -> np.ndarray:
 
 
 def action_moments(action: np.ndarray, rows: np.ndarray) -> dict[str, list[float]]:
-    """Mean and population standard deviation over the NaN-free training rows."""
+    """Mean and population standard deviation over training rows without NaN or infinity."""
     kept = action[rows].astype(np.float64)
-    kept = kept[~np.isnan(kept).any(axis=1)]
+    kept = kept[np.isfinite(kept).all(axis=1)]
     if not len(kept):
         raise UserError("no training row has an action; collect more or longer episodes")
     return {"mean": kept.mean(0).tolist(), "std": kept.std(0).tolist()}

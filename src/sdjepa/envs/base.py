@@ -45,6 +45,7 @@ class Env(ABC):
     # does not look straight down.
     extent: ClassVar[tuple[float, float, float, float] | None] = None
     controlled: ClassVar[tuple[str, ...]]  # columns that actions move at once
+    distance_is: ClassVar[str]  # what `distance` measures, its unit first
     # Things that move by themselves, and which numbers of the signature column say where.
     parts: ClassVar[dict[str, slice]] = {}
     shadows: ClassVar[bool] = False  # whether it draws any, by a map whose size may be chosen

@@ -40,6 +40,7 @@ class PushT(Env):
     }
     signature = ("state", 7)
     parts = {"agent": slice(0, 2), "block": slice(2, 5)}  # noqa: RUF012
+    distance_is = "px, of agent and block together"
     controlled = ("proprio",)
     extent = (0.0, 512.0, 0.0, 512.0)
 

@@ -40,6 +40,7 @@ class Reacher(gl.Filmed):
         "score": (),
     }
     signature = ("qpos", 2)
+    distance_is = "rad, of the joint that is further off"
     controlled = ("qpos", "qvel")
 
     def __init__(self, *, shadow: int = 0) -> None:

@@ -38,6 +38,7 @@ class TwoRoom(Env):
         "distance_to_target": (),
     }
     signature = ("proprio", 2)
+    distance_is = "px from the agent to its target"
     controlled = ("proprio",)
     extent = (-0.5, 223.5, -0.5, 223.5)  # pixel centres are whole numbers
     WALL_X = 112.0

@@ -34,7 +34,8 @@ def export_rerun(
     """Write `out` (an .rrd file) with some held-out episodes of the run's dataset."""
     rr = _rerun()
     checkpoint = load_checkpoint(run)
-    source = Episodes.open(data or Path(checkpoint.config.data.path))
+    size = checkpoint.config.model.image_size
+    source = Episodes.open(data or Path(checkpoint.config.data.path), size=size)
     chosen = choose(source, checkpoint.config, split="test", count=episodes, seed=seed)
     k = checkpoint.config.model.k or STAND_IN
     trace = read_trace(checkpoint, source, chosen, k=k, progress=progress)

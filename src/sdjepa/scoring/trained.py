@@ -44,7 +44,8 @@ def score(
     began = time.monotonic()
     loaded = load_checkpoint(path, checkpoint, device=device)
     settings = settings or loaded.config.score
-    data = Episodes.open(data_for(path, loaded.config.data.path, given=data_path))
+    where = data_for(path, loaded.config.data.path, given=data_path)
+    data = Episodes.open(where, size=loaded.config.model.image_size)
     chosen = task_list(data, settings, manifest=manifest)
     settings, tasks = adopt(settings, chosen), chosen.tasks
     goals = data.frames(np.array([task.rows(data)[1] for task in tasks]))

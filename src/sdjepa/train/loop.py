@@ -16,11 +16,11 @@ from typing import Any
 import torch
 
 from sdjepa import ranks
-from sdjepa.config import Config
+from sdjepa.config import Config, Data
 from sdjepa.data.episodes import ActionStats, Episodes
 from sdjepa.data.feed import Feed
 from sdjepa.data.frames import background
-from sdjepa.data.loader import Batch, Loader
+from sdjepa.data.loader import Batch, Loader, find_windows
 from sdjepa.data.patches import Reading
 from sdjepa.errors import UserError
 from sdjepa.model.world_model import WorldModel, build
@@ -66,20 +66,28 @@ def pick_device(name: str) -> torch.device:
 
 def complete(config: Config) -> Config:
     """The configuration with what only the dataset knows, checked against it."""
-    data = Episodes.open(Path(config.data.path))
     model = config.model
+    data = Episodes.open(Path(config.data.path), size=model.image_size)
     if model.image_size != data.image_size:
         raise UserError(
             f"{data.path} has {data.image_size} px frames, model.image_size is {model.image_size}; "
             f"collect with --size {model.image_size} or add "
-            f"--set model.image_size={data.image_size}"
+            f"--set model.image_size=N, at most {data.image_size} and a multiple of {model.patch}"
         )
     if model.action_dim not in (0, data.action_dim):
         raise UserError(
             f"{data.path} has {data.action_dim}-d actions, model.action_dim is {model.action_dim}"
         )
+    find_windows(data, config.data, split="train", batch=config.train.batch)
+    find_windows(data, _measuring(config.data), split="validation", batch=config.train.batch)
     known = {"action_dim": data.action_dim, "frame_skip": config.data.frame_skip}
     return config.model_copy(update={"model": model.model_copy(update=known)})
+
+
+def _measuring(settings: Data) -> Data:
+    """Validation windows are longer: predictions are also followed for several blocks."""
+    longer = max(VALIDATION_FRAMES, settings.window_frames)
+    return settings.model_copy(update={"window_frames": longer})
 
 
 def prepare(
@@ -93,7 +101,7 @@ def prepare(
     weights(config.objectives)
     device = pick_device(config.train.device)
     ranks.start(device)
-    data = Episodes.open(Path(config.data.path))
+    data = Episodes.open(Path(config.data.path), size=config.model.image_size)
     stats = data.action_stats()
     model = build(config.model, seed=config.train.seed).to(device)
     reading = None
@@ -101,7 +109,6 @@ def prepare(
         still = torch.from_numpy(background(data))
         model.encoder.background.copy_(still)
         reading = Reading(still, patch=config.model.patch, kept=config.model.tokens)
-    longer = max(VALIDATION_FRAMES, config.data.window_frames)
     shared = {"seed": config.train.seed, "stats": stats, "device": device, "progress": progress}
     train = Loader(
         data,
@@ -115,7 +122,7 @@ def prepare(
     # Whole frames: what the model does not read is counted on them.
     validation = Loader(
         data,
-        config.data.model_copy(update={"window_frames": longer}),
+        _measuring(config.data),
         split="validation",
         batch=config.train.batch,
         feed=feeds.get("validation"),

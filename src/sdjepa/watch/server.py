@@ -173,7 +173,8 @@ def watch(
     loaded = load_checkpoint(path, checkpoint, device=device)
     if plan is not None:
         loaded = replace(loaded, config=loaded.config.model_copy(update={"plan": plan}))
-    data = Episodes.open(data_for(path, loaded.config.data.path, given=data_path))
+    where = data_for(path, loaded.config.data.path, given=data_path)
+    data = Episodes.open(where, size=loaded.config.model.image_size)
     out = path / "watch"
 
     def build(interrupted: Callable[[], bool]) -> World:
