@@ -1,5 +1,9 @@
-"""A model small enough for a test, with every gate open, and batches of random windows for it."""
+"""What is small enough for a test: a model with every gate open, batches for it, a file."""
 
+from pathlib import Path
+
+import h5py
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -99,3 +103,23 @@ def crash_at(step: int, *, of: int = 12) -> Progress:
             raise Crash
 
     return report
+
+
+def foreign(path: Path, *, size: int = 8, lengths: tuple[int, ...] = (5, 3, 4), **changes) -> Path:
+    """A file as LeWM's collector would write it; `changes` replace or (None) remove columns."""
+    rows = sum(lengths)
+    rng = np.random.default_rng(0)
+    columns = {
+        "pixels": rng.integers(0, 255, (rows, size, size, 3), dtype=np.uint8),
+        "action": rng.normal(size=(rows, 2)).astype(np.float32),
+        "proprio": rng.normal(size=(rows, 2)),
+        "ep_idx": np.repeat(np.arange(len(lengths)), lengths),
+        "ep_len": np.array(lengths, dtype=np.int32),
+        "ep_offset": np.cumsum((0, *lengths[:-1])),
+        **changes,
+    }
+    with h5py.File(path, "w") as file:
+        for name, values in columns.items():
+            if values is not None:
+                file.create_dataset(name, data=values)
+    return path

@@ -14,32 +14,13 @@ from sdjepa.data import stores
 from sdjepa.data.collect import collect
 from sdjepa.data.episodes import Episodes
 from sdjepa.errors import UserError
+from small import foreign
 
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory) -> Path:
     settings = Collect(env="tworoom", episodes=4, steps=12, size=16, workers=1)
     return collect(settings, tmp_path_factory.mktemp("data") / "set")
-
-
-def foreign(path: Path, *, size: int = 8, lengths: tuple[int, ...] = (5, 3, 4), **changes) -> Path:
-    """A file as LeWM's collector would write it; `changes` replace or (None) remove columns."""
-    rows = sum(lengths)
-    rng = np.random.default_rng(0)
-    columns = {
-        "pixels": rng.integers(0, 255, (rows, size, size, 3), dtype=np.uint8),
-        "action": rng.normal(size=(rows, 2)).astype(np.float32),
-        "proprio": rng.normal(size=(rows, 2)),
-        "ep_idx": np.repeat(np.arange(len(lengths)), lengths),
-        "ep_len": np.array(lengths, dtype=np.int32),
-        "ep_offset": np.cumsum((0, *lengths[:-1])),
-        **changes,
-    }
-    with h5py.File(path, "w") as file:
-        for name, values in columns.items():
-            if values is not None:
-                file.create_dataset(name, data=values)
-    return path
 
 
 def test_a_foreign_file_is_read_without_a_description(tmp_path):
@@ -77,11 +58,43 @@ def test_other_storage_of_frames_gives_the_same_frames(tmp_path, chunks, compres
         ({"action": np.zeros((12, 2), np.int32)}, "int32.*needed float"),
         ({"proprio": np.zeros((11, 2))}, "proprio has 11 rows, pixels 12"),
         ({"ep_len": np.array([5, 3, 9])}, "reach row 17 of 12"),
+        ({"ep_len": np.array([5, 3, 3])}, "leave rows out"),
+        ({"ep_offset": np.array([7, 4, 0]), "ep_len": np.array([5, 3, 4])}, "not in order"),
+        ({"ep_len": np.array([[5, 3, 4]])}, "do not describe episodes"),
     ],
 )
 def test_a_file_that_is_no_dataset_is_refused_in_one_line(tmp_path, changes, message):
     with pytest.raises(UserError, match=message) as error:
         Episodes.open(foreign(tmp_path / "a.h5", **changes))
+    assert "\n" not in str(error.value)
+
+
+def test_other_pictures_than_the_cameras_are_no_state(tmp_path):
+    goal, scalar = np.zeros((12, 8, 8, 3), np.uint8), np.float64(3)
+    with Episodes.open(foreign(tmp_path / "a.h5", goal=goal, version=scalar)) as data:
+        assert set(data.columns) == {"action", "proprio", "episode_idx", "step_idx"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda info: [info], "has format None"),
+        (lambda info: info | {"format": 0}, "has format 0"),
+        (lambda info: {k: v for k, v in info.items() if k != "split"}, "does not say 'split'"),
+        (lambda info: {k: v for k, v in info.items() if k != "env"}, "does not say 'env'"),
+        (lambda info: info | {"split": info["split"] | {"test": [999]}}, "not one of 4 episodes"),
+        (lambda info: info | {"action": {"mean": [0, 0], "std": [None, 1]}}, "are not finite"),
+    ],
+)
+def test_a_description_that_cannot_be_true_is_refused_in_one_line(
+    dataset, tmp_path, change, message
+):
+    copy = tmp_path / "set"
+    shutil.copytree(dataset, copy)
+    info = json.loads((copy / "dataset.json").read_text())
+    (copy / "dataset.json").write_text(json.dumps(change(info)))
+    with pytest.raises(UserError, match=message) as error:
+        Episodes.open(copy).action_stats()
     assert "\n" not in str(error.value)
 
 

@@ -18,6 +18,7 @@ from sdjepa.errors import UserError
 from sdjepa.resolve import resolve
 from sdjepa.runs import Run
 from sdjepa.train.loop import complete, train
+from small import foreign
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +83,44 @@ def test_a_frame_store_that_changed_is_not_used(dataset, tmp_path):
         path.write_bytes(raw[:-1])
         with pytest.raises(UserError, match="cut off"):
             frame_store(data)
+
+
+def test_two_files_in_one_folder_have_a_store_each_and_a_changed_file_is_noticed(tmp_path):
+    for name, grey in (("a.h5", 10), ("b.h5", 200)):
+        foreign(tmp_path / name, lengths=(12, 8), pixels=np.full((20, 8, 8, 3), grey, np.uint8))
+    for name, grey in (("a.h5", 10), ("b.h5", 200)):
+        with Episodes.open(tmp_path / name) as data:
+            assert (frame_store(data, check=True) == grey).all()
+    foreign(tmp_path / "b.h5", lengths=(12, 8))
+    with Episodes.open(tmp_path / "b.h5") as data, pytest.raises(UserError, match="not of this"):
+        frame_store(data)
+
+
+def test_frames_opened_smaller_are_those_of_a_smaller_copy(dataset, tmp_path):
+    copy = convert(dataset, tmp_path / "small", size=16)
+    large = convert(dataset, tmp_path / "large")
+    with Episodes.open(copy) as small, Episodes.open(large, size=16) as data:
+        assert data.image_size == 16
+        rows = [5, 90, 5, 0]
+        assert np.array_equal(data.frames(rows), small.frames(rows))
+        assert np.array_equal(frame_store(data), small.frames(range(small.num_rows)))
+        assert (large / "frames-16.u8").exists()
+    with Episodes.open(copy, size=64) as data:
+        assert data.image_size == 16  # nothing is invented
+
+
+def test_a_model_of_a_smaller_picture_trains_wherever_frames_wait(dataset, tmp_path):
+    """Larger recorded frames are reduced on the way, and every way gives the same losses."""
+    found = []
+    for where in ("device", "host", "disk"):
+        copy = convert(dataset, tmp_path / f"data-{where}")
+        sets = [f"data.path={copy}", f"data.frames_on={where}", *TINY]
+        sets += ["model.image_size=16", "model.patch=8", "train.steps=2", "train.batch=2"]
+        run = Run.create(tmp_path / where, complete(resolve(settings=sets)))
+        train(run)
+        found.append([record["loss"] for record in run.metrics() if "loss" in record])
+    assert found[0] == found[1] == found[2]
+    assert len(found[0]) == 2
 
 
 # --- evaluation packs ---
@@ -238,13 +277,13 @@ def test_stable_worldmodel_reads_our_file_as_it_is(dataset, library):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["hdf5", "lance", "folder"])
+@pytest.mark.parametrize("kind", ["hdf5", "lance", "folder", "video"])
 def test_a_file_made_by_stable_worldmodel_is_read_unchanged(kind, library, tmp_path):
     import multiprocessing
 
     from stable_worldmodel.envs.two_room import ExpertPolicy
 
-    path = tmp_path / {"hdf5": "set.h5", "lance": "set.lance", "folder": "set"}[kind]
+    path = tmp_path / {"hdf5": "set.h5", "lance": "set.lance"}.get(kind, "set")
     world = library.World("swm/TwoRoom-v1", num_envs=2, image_shape=(64, 64), max_episode_steps=40)
     policy = ExpertPolicy(action_noise=1.0, seed=0)
     policy.action_repeat_prob = 0.0
@@ -272,8 +311,7 @@ def test_a_file_made_by_stable_worldmodel_is_read_unchanged(kind, library, tmp_p
     copy = convert(path, tmp_path / "copy")
     with Episodes.open(copy) as data:
         assert np.array_equal(data.frames(range(data.num_rows)), whole)
-    if kind != "folder":
-        assert_trains(path, tmp_path / "run")
+    assert_trains(path, tmp_path / "run")
 
 
 def assert_trains(path: Path, out: Path) -> None:

@@ -5,10 +5,13 @@ any compression; all else stable-worldmodel can load (Lance, folders of images, 
 through its own readers, one stretch of an episode at a time.
 """
 
+import functools
 import itertools
 import multiprocessing
 import os
 import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -194,12 +197,15 @@ class LibraryStore:
             raise UserError(
                 f"reading {path} needs {error.name!r}; run: pip install 'sdjepa[envs]'"
             ) from error
+        # Its video reader looks for a folder `video`, its writer makes one of the column's name.
+        films = sorted(film.parent.name for film in path.glob("*/ep_0.mp4"))
         # Its Lance reader switches the whole process to another way of starting workers.
         method = multiprocessing.get_start_method(allow_none=True)
         try:
-            self._reader: Any = load_dataset(str(path.resolve()))
+            named = {"video_keys": films} if films else {}
+            self._reader: Any = self._ask(load_dataset, str(path.resolve()), **named)
         except ImportError as error:  # of one of its formats
-            raise UserError(f"reading {path} needs {error.name!r}: pip install it") from error
+            raise _missing(path, error) from error
         except (*_DAMAGE, KeyError, TypeError) as error:
             raise UserError(
                 f"{path} is no dataset that can be read ({first_line(error)}); readable are LeWM's "
@@ -207,7 +213,6 @@ class LibraryStore:
             ) from error
         finally:
             multiprocessing.set_start_method(method, force=True)
-        self._lock = threading.Lock()  # its readers say nothing about threads
         self._path = path
         self.lengths = np.asarray(self._reader.lengths, dtype=np.int64)
         self.offsets = np.asarray(self._reader.offsets, dtype=np.int64)
@@ -229,19 +234,21 @@ class LibraryStore:
     def _chunk(self, episode: int, start: int, stop: int) -> dict[str, np.ndarray]:
         wanted = (np.array([value]) for value in (episode, start, stop))
         try:
-            with self._lock:
-                (chunk,) = self._reader.load_chunk(*wanted)
+            (chunk,) = self._ask(self._reader.load_chunk, *wanted)
             return {name: np.asarray(value) for name, value in chunk.items()}
         except ImportError as error:
-            raise UserError(f"reading {self._path} needs {error.name!r}: pip install it") from error
+            raise _missing(self._path, error) from error
         except (*_DAMAGE, KeyError, TypeError) as error:
             raise self._damaged(f"episode {episode}", error) from error
 
     def column(self, name: str) -> np.ndarray:
         try:
-            return np.asarray(self._reader.get_col_data(self._names[name]))
+            return np.asarray(self._ask(self._reader.get_col_data, self._names[name]))
         except (*_DAMAGE, KeyError, TypeError) as error:
             raise self._damaged(f"column {name!r}", error) from error
+
+    def _ask(self, work: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        return _librarian().submit(work, *given, **named).result()
 
     def _damaged(self, what: str, error: Exception) -> UserError:
         return UserError(
@@ -316,6 +323,18 @@ def reduce_frames(frames: UInt8[np.ndarray, "n h w 3"], side: int) -> UInt8[np.n
     return np.stack(
         [cv2.resize(frame, (side, side), interpolation=cv2.INTER_AREA) for frame in frames]
     )
+
+
+@functools.cache
+def _librarian() -> ThreadPoolExecutor:
+    """The one thread that asks the library: its readers say nothing about others, and that of
+    videos is told how to hand over pictures once in a process, which holds in that thread only."""
+    return ThreadPoolExecutor(1)
+
+
+def _missing(path: Path, error: ImportError) -> UserError:
+    """A reader of the library that lacks a package; of videos it is decord, as its message says."""
+    return UserError(f"{path} cannot be read ({first_line(error)}); install it with pip")
 
 
 def first_line(error: BaseException) -> str:
