@@ -1,5 +1,8 @@
 """What every environment promises: seeded scenes, exact states, columns as declared."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -12,6 +15,19 @@ STEPS = 30
 @pytest.fixture(scope="module", params=base.NAMES)
 def env(request):
     return base.make(request.param)
+
+
+def test_an_environment_does_without_the_rest_of_the_library():
+    """Datasets, models and solvers would be imported with it: ten seconds and a gigabyte."""
+    script = (
+        "import sys; from sdjepa.envs.base import make; make('tworoom'); make('pusht')\n"
+        "print([n for n in ('lancedb', 'transformers', 'datasets') if n in sys.modules])\n"
+        "print(any(n.startswith('stable_worldmodel.data') for n in sys.modules))"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert said.stdout.split("\n")[-3:] == ["[]", "False", ""]
 
 
 def roll(env, seed, *, policy=None, steps=STEPS):

@@ -38,6 +38,29 @@ def test_two_environments_given_one_seed_show_one_scene(env, other):
     assert not np.array_equal(env.observe()["qpos"], other.observe()["qpos"])
 
 
+def test_every_scene_has_its_own_cube_and_target(env):
+    """What is named under `variation` alone is left at its default: one place for all cubes."""
+    seen = []
+    for seed in range(6):
+        env.reset(np.random.default_rng(seed))
+        row = env.observe()
+        cube, target = row["privileged_block_0_pos"][:2], row["privileged_target_block_pos"][:2]
+        seen.append([*cube, *target, *row["privileged_block_0_yaw"]])
+    assert (np.std(seen, axis=0) > 0.02).all()
+
+
+def test_a_gripper_that_held_the_cube_holds_it_again(env):
+    """Without its controls the gripper lets go, and says that it feels nothing."""
+    rows, _ = drive(env, "expert", 1, 60)
+    grips = np.array([row["proprio_gripper_contact"][0] for row in rows])
+    held = int(np.flatnonzero(grips > 0.9)[5])  # after the first it is the grip, not the blow
+    env.set_state(rows[held])
+    assert abs(env.observe()["proprio_gripper_contact"][0] - grips[held]) < 0.05
+    without = {name: value for name, value in rows[held].items() if name != "control"}
+    env.set_state(without)
+    assert env.observe()["proprio_gripper_contact"][0] < grips[held] - 0.5
+
+
 def test_a_neighbours_reset_leaves_pictures_and_model_alone(env, other):
     """Left alone, a reset recompiles the model and destroys every other environment's pictures."""
     env.reset(np.random.default_rng(1))

@@ -42,6 +42,19 @@ def test_the_simulators_own_setter_moves_the_agent_and_ours_does_not(env):
     assert np.abs(env.observe()["state"][:2] - state[:2]).max() > 0.5
 
 
+def test_contacts_of_the_goals_scene_do_not_outlive_the_reset(env):
+    """A reset steps the goal in the same space; the first step would be counted as a touch."""
+    for seed in range(150):
+        env.reset(np.random.default_rng(seed))
+        row = env.observe()
+        env.step(np.zeros(2))
+        after = env.observe()
+        env.set_state(row)
+        env.step(np.zeros(2))
+        for name, value in env.observe().items():
+            assert np.array_equal(value, after[name]), (seed, name)
+
+
 def test_solved_is_the_simulators_own_termination(env):
     rng = np.random.default_rng(1)
     both = set()
@@ -186,6 +199,20 @@ def test_demonstrations_that_are_missing_or_something_else_are_refused(env, tmp_
     )
     with pytest.raises(UserError, match="do not belong together"):
         demos.read(tmp_path / "odd.npz")
+    whole = (tmp_path / "odd.npz").read_bytes()
+    for kept in (0, 40, len(whole) // 2, len(whole) - 30):
+        cut = tmp_path / f"cut-{kept}.npz"
+        cut.write_bytes(whole[:kept])
+        with pytest.raises(UserError, match="holds no demonstrations"):
+            demos.read(cut)
+
+
+def test_demonstrations_the_variable_names_are_replayed(env, recorded, monkeypatch):
+    path = recorded[0] / "demos.npz"
+    monkeypatch.setenv(demos.VARIABLE, str(path))
+    assert env.default_policy(None) == "demos"
+    assert env.policy("demos", noise=0.0, rng=np.random.default_rng(0))() is not None
+    assert env.describe_policy("demos", None)["demos_sha256"] == demos.read(path).sha256
 
 
 def test_first_contact_is_the_first_row_at_which_the_block_has_moved():
