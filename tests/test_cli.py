@@ -67,6 +67,42 @@ def test_frames_of_another_size_are_refused_with_the_setting_that_fits(
     assert "--set model.image_size=28" in said
 
 
+def test_a_refused_training_leaves_room_for_the_corrected_one(sdjepa, recipe, tiny_data, tmp_path):
+    """The line says what would fit; the place is free, and few validation windows are no fault."""
+    out = tmp_path / "run"
+    asked = ("train", recipe, "--out", out, "--data", tiny_data, *SETS, "--set", "train.steps=1")
+    said = refused(sdjepa, *asked, "--set", "train.batch=5000")
+    assert not out.exists()
+    fits = said.rpartition("add ")[2].split()
+    assert fits[1].startswith("train.batch=")
+    code, _, err = sdjepa(*asked, *fits)  # more than there are validation windows
+    assert code == 0, err
+    assert "leave the rest out" in refused(
+        sdjepa, "train", "--resume", out, "--set", "train.batch=4"
+    )
+
+
+def test_a_place_that_cannot_be_written_is_one_line(sdjepa, recipe, tiny_data, tmp_path):
+    file = tmp_path / "file"
+    file.write_text("mine")
+    long = tmp_path / ("x" * 300)
+    small = ("--episodes", "3", "--steps", "4", "--size", "16", "--workers", "1")
+    for place in (file, file / "under", long):
+        for words in (
+            ("collect", "tworoom", *small, "--out", place),
+            ("train", recipe, "--data", tiny_data, *SETS, "--out", place),
+            ("data", "convert", tiny_data, place),
+        ):
+            assert "choose another place" in refused(sdjepa, *words)
+    assert file.read_text() == "mine"
+
+
+def test_two_ways_to_say_how_much_are_one_too_many(sdjepa, tmp_path):
+    asked = ("collect", "tworoom", "--out", tmp_path / "set", "--episodes", "3", "--frames", "9")
+    assert "give one of them" in refused(sdjepa, *asked)
+    assert "(in this command)" in refused(sdjepa, *asked[:4], "--episodes", "0")
+
+
 def test_a_run_in_use_is_refused(sdjepa, a_run):
     with Run(a_run).lock():
         said = refused(sdjepa, "train", "--resume", a_run)

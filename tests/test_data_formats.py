@@ -1,6 +1,7 @@
 """Other people's datasets in, ours out, theirs again: the same rows every time."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -250,6 +251,32 @@ def test_a_lerobot_folder_asks_for_what_it_needs(robot, tmp_path):
         convert(robot, tmp_path / "set", size=16, action="observation.state")
     ) as data:
         assert data.action_dim == 3
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda robot: next(robot.rglob("*.mp4")).unlink(), "has no video file-000.mp4"),
+        (lambda robot: shutil.rmtree(robot / "meta" / "episodes"), "no episode table"),
+        (lambda robot: rewrite(robot, "features"), "lacks 'features'"),
+        (lambda robot: rewrite(robot, "data_path"), "lacks 'data_path'"),
+    ],
+)
+def test_a_lerobot_folder_that_lacks_something_says_what(robot, tmp_path, spoil, message):
+    copy = tmp_path / "robot"
+    shutil.copytree(robot, copy)
+    spoil(copy)
+    with pytest.raises(UserError, match=message) as error:
+        convert(copy, tmp_path / "set", size=16)
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "set").exists()
+
+
+def rewrite(robot: Path, without: str) -> None:
+    path = robot / "meta" / "info.json"
+    info = json.loads(path.read_text())
+    del info[without]
+    path.write_text(json.dumps(info))
 
 
 # --- stable-worldmodel ---

@@ -194,18 +194,25 @@ class Run:
     def lock(self) -> Iterator[None]:
         """Hold the run for writing; a second writer is refused."""
         self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / ".lock").open("a+") as file:
+        with (self.path / ".lock").open("a+b", buffering=0) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 file.seek(0)
-                holder = file.read().strip() or "unknown"
+                holder = file.read().decode().strip() or "unknown"
                 raise UserError(
                     f"{self.path} is in use by process {holder}. Wait for it, or use another --out"
                 ) from None
             file.truncate(0)
-            file.write(str(os.getpid()))
-            file.flush()
+            try:
+                file.write(str(os.getpid()).encode())
+            except OSError as error:  # a full disk
+                (self.path / ".lock").unlink()
+                with contextlib.suppress(OSError):
+                    self.path.rmdir()  # where nothing else is in it
+                raise UserError(
+                    f"could not write to {self.path}: {error.strerror}; free some space"
+                ) from error
             yield
             file.truncate(0)
 

@@ -64,8 +64,6 @@ class LeRobot:
                 f"{path} has no float feature {name!r}; choose --action from {', '.join(numeric)}"
             )
         episodes = _rows_of(path, sorted((path / "meta" / "episodes").glob("*/*.parquet")))
-        if not episodes:
-            raise UserError(f"{path} holds no episode; fetch it again")
         return LeRobot(path, info, chosen, name, sorted(episodes, key=_number))
 
     def __len__(self) -> int:

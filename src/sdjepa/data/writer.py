@@ -98,10 +98,13 @@ class Writer:
 
     def __enter__(self) -> "Writer":
         self._out.mkdir(parents=True, exist_ok=True)
-        # v110: the chunks of a growing dataset are found through an array, not a tree.
-        self._file = h5py.File(self._temporary, "w", libver=("v110", "v110"))
-        shape = (1, self._size, self._size, 3)
-        self._pixels = _frame_dataset(self._file, shape, compress=self._compress)
+        try:
+            # v110: the chunks of a growing dataset are found through an array, not a tree.
+            self._file = h5py.File(self._temporary, "w", libver=("v110", "v110"))
+            shape = (1, self._size, self._size, 3)
+            self._pixels = _frame_dataset(self._file, shape, compress=self._compress)
+        except OSError as error:
+            raise self._undo(error) from error
         self._rows = 0
         return self
 
@@ -113,14 +116,20 @@ class Writer:
     ) -> None:
         with contextlib.suppress(OSError, RuntimeError):  # a full disk also fails the closing flush
             self._file.close()
+        undone = self._undo(error)
+        if isinstance(error, OSError):
+            raise undone from error
+
+    def _undo(self, error: BaseException | None) -> UserError:
+        """Leave nothing behind, but what was there; what to say if a disk is why."""
         self._temporary.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self._out.rmdir()  # where nothing else is in it
-        if isinstance(error, OSError):
-            raise UserError(
-                f"could not write {self._out / FILE}: {_reason(error)}; free some space and run "
-                "the same command again"
-            ) from error
+        reason = _reason(error) if isinstance(error, OSError) else ""
+        return UserError(
+            f"could not write {self._out / FILE}: {reason}; free some space and run the same "
+            "command again"
+        )
 
     def add(self, episode: Packed) -> None:
         """Append one episode."""

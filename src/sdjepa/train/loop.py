@@ -69,10 +69,10 @@ def complete(config: Config) -> Config:
     model = config.model
     data = Episodes.open(Path(config.data.path), size=model.image_size)
     if model.image_size != data.image_size:
+        fits = max(model.patch, data.image_size // model.patch * model.patch)
         raise UserError(
             f"{data.path} has {data.image_size} px frames, model.image_size is {model.image_size}; "
-            f"collect with --size {model.image_size} or add "
-            f"--set model.image_size=N, at most {data.image_size} and a multiple of {model.patch}"
+            f"collect with --size {model.image_size} or add --set model.image_size={fits}"
         )
     if model.action_dim not in (0, data.action_dim):
         raise UserError(
