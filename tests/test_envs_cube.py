@@ -145,7 +145,7 @@ def test_gripper_events_are_the_rows_just_after_a_flip():
 def test_a_smaller_shadow_map_changes_pixels_a_little_and_only_when_asked(env):
     env.reset(np.random.default_rng(1))
     small = gl.Painter(env._env._model, size=base.NATIVE_SIZE, shadow=512)
-    env._env._model.vis.quality.shadowsize = 4096
+    assert env._env._model.vis.quality.shadowsize == 4096  # the model is other painters', too
     gap = np.abs(small.paint(env._env._data, "front_pixels").astype(int) - env.frame())
     small.close()
     assert 0 < gap.mean() < 1

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @app.command(rich_help_panel=STAGES)
 def collect(
-    env: Annotated[str, typer.Argument(help="tworoom, pusht, reacher or cube.")],
+    env: Annotated[str, typer.Argument(help="The environment, one of those above.")],
     out: Annotated[Path, typer.Option(help="Where to write the dataset.")],
     episodes: Annotated[int | None, typer.Option(help="How many episodes; 10,000.")] = None,
     frames: Annotated[
@@ -26,18 +26,13 @@ def collect(
         int | None, typer.Option(help="Environment steps of an episode, at most; 100.")
     ] = None,
     policy: Annotated[
-        str | None,
-        typer.Option(
-            help="Who acts. tworoom: expert, random. pusht: demos, pusher, random. reacher: "
-            "random, expert. cube: expert, plan, idle, random. The first, unless named."
-        ),
+        str | None, typer.Option(help="Who acts: the first of those above, unless named.")
     ] = None,
     noise: Annotated[float | None, typer.Option(help="Noise added to the policy; 1.")] = None,
     demos: Annotated[
         Path | None,
         typer.Option(
-            help="Push-T: human demonstrations to replay, an .npz or a .zarr folder; or name them "
-            "in SDJEPA_PUSHT_DEMOS. Without any, `pusher` acts."
+            help="Human demonstrations to replay: an .npz, or a .zarr folder of Diffusion Policy."
         ),
     ] = None,
     size: Annotated[int | None, typer.Option(help="Frame size in pixels, at most 224.")] = None,
@@ -46,6 +41,10 @@ def collect(
     sets: Sets = [],  # noqa: B006
 ) -> None:
     """Make episodes of an environment: frames, states and actions in one HDF5 file.
+
+    tworoom: expert, random. pusht: demos, pusher, random. reacher: random, expert. cube: expert,
+    plan, idle, random. SDJEPA_PUSHT_DEMOS may name the demonstrations that `demos` replays; without
+    any, pusher acts.
 
     The same seed gives the same file whatever the number of workers. Stopped or killed, the same
     command goes on where it was. `--set collect.shadow=1024` makes Cube a third faster where no GPU

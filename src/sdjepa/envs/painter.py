@@ -29,14 +29,16 @@ class Painter:
     ) -> None:
         """`ways`: only these are tried; None: those that are worth it with this driver."""
         self._mujoco: Any = importlib.import_module("mujoco")  # its compiled half has no types
-        if shadow:
-            model.vis.quality.shadowsize = shadow
         self.size = size
         # A buffer no larger than the picture: MuJoCo clears all of its stencil before a reflection.
         room = model.vis.global_
-        usual, room.offwidth, room.offheight = (room.offwidth, room.offheight), size, size
+        quality = model.vis.quality
+        usual = room.offwidth, room.offheight, quality.shadowsize
+        room.offwidth = room.offheight = size
+        quality.shadowsize = shadow or quality.shadowsize
         self._renderer = self._mujoco.Renderer(model, height=size, width=size)
-        room.offwidth, room.offheight = usual
+        # The model is also others', who may want another map.
+        room.offwidth, room.offheight, quality.shadowsize = usual
         self.whole = self._mujoco.MjrRect(0, 0, size, size)
         self._scene = self.blank()
         self.casters = Casters(
