@@ -24,6 +24,7 @@ def test_a_collection_is_stopped_when_every_worker_made_parts_and_its_rate_is_kn
 
     def join(settings, parts, writer, *, progress):
         assert settings.episodes >= 10_000
+        progress(0, settings.episodes)
         for number in range(behind):
             make(parts, number)
         for number in range(settings.episodes):

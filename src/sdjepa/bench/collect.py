@@ -103,6 +103,8 @@ def _collection(name: str, workers: int, *, seconds: float) -> Iterator[Line]:
     began = time.time()  # as files are dated
 
     def progress(done: int, total: int, note: str = "") -> None:
+        if not done:  # nothing is made yet
+            return
         marks.append((time.time(), done))
         waited = marks[-1][0] - marks[min(workers, len(marks)) - 1][0]
         if len(marks) >= WAVES * workers and waited >= seconds:
