@@ -10,7 +10,7 @@ import pytest
 import zstandard
 
 from sdjepa.config import Collect
-from sdjepa.data import stores
+from sdjepa.data import hdf5
 from sdjepa.data.collect import collect
 from sdjepa.data.episodes import Episodes
 from sdjepa.errors import UserError
@@ -119,7 +119,7 @@ def test_a_truncated_file_is_refused_in_one_line(dataset, tmp_path, kept):
 @pytest.fixture(params=["through HDF5", "past HDF5"])
 def way(request, monkeypatch) -> None:
     """Few frames are read through HDF5, many past it: here all of them one way."""
-    monkeypatch.setattr(stores, "_FEW", 10**9 if request.param == "through HDF5" else 0)
+    monkeypatch.setattr(hdf5, "_FEW", 10**9 if request.param == "through HDF5" else 0)
 
 
 def rewritten(dataset: Path, copy: Path, chunks: dict[int, bytes]) -> Path:

@@ -68,11 +68,9 @@ def bar(title: str) -> Iterator["Progress"]:
             if note:
                 display.update(task, note=note)
 
-        try:
-            yield tell
-        except BaseException:
-            display.live.transient = True  # no bar stands above the error
-            raise
+        display.live.transient = True  # no bar is left standing above an error
+        yield tell
+        display.live.transient = False
 
 
 def said(path: Path) -> None:

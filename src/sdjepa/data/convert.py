@@ -10,8 +10,8 @@ import numpy as np
 from jaxtyping import UInt8
 
 from sdjepa.data.episodes import Episodes
+from sdjepa.data.layout import reduce_frames
 from sdjepa.data.lerobot import LeRobot
-from sdjepa.data.stores import reduce_frames
 from sdjepa.data.writer import Packed, Writer, make_split, pack
 from sdjepa.envs.base import NAMES, guess
 from sdjepa.errors import UserError

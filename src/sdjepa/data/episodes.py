@@ -20,7 +20,9 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float, Int, UInt8
 
-from sdjepa.data.stores import Hdf5Store, Store, open_store, reduce_frames
+from sdjepa.data.hdf5 import Hdf5Store
+from sdjepa.data.layout import Store, reduce_frames
+from sdjepa.data.stores import open_store
 from sdjepa.data.writer import CARD, FILE, FORMAT, action_moments, make_split, train_rows
 from sdjepa.envs.base import guess
 from sdjepa.errors import UserError

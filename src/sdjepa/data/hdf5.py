@@ -1,0 +1,163 @@
+"""One HDF5 file in LeWM's layout, ours included, in any compression."""
+
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import zstandard
+from jaxtyping import Int, UInt8
+
+from sdjepa.data.layout import DAMAGE, DERIVED, PIXELS, check_structure, first_line, runs
+from sdjepa.data.writer import ZSTD_FILTER
+from sdjepa.errors import UserError
+
+_INDEX = ("ep_len", "ep_offset")
+_FEW = 1024  # frames found one by one (12 us each) before all are looked up at once (3 us each)
+
+
+class Hdf5Store:
+    """One HDF5 file in LeWM's layout."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            # Not in stable-worldmodel's SWMR mode: HDF5 then reads a truncated file for ever.
+            self._file = h5py.File(path, "r")
+        except OSError as error:
+            raise UserError(
+                f"{path} is truncated or no HDF5 file ({first_line(error)}); make it again"
+            ) from error
+        try:
+            self._open()
+        except UserError:
+            self._file.close()
+            raise
+        except DAMAGE as error:
+            self._file.close()
+            raise UserError(f"{path} is damaged ({first_line(error)}); make it again") from error
+
+    def _open(self) -> None:
+        self._stored = self._find_columns()
+        self.lengths = self.column("ep_len").astype(np.int64)
+        self.offsets = self.column("ep_offset").astype(np.int64)
+        self._pixels = self._stored[PIXELS]
+        self.frame_shape = tuple(self._pixels.shape[1:])
+        self._ours = self._coded_by_us()
+        self._asked, self._places = 0, None
+        self._finding = threading.Lock()
+        self.shapes = {
+            name: tuple(stored.shape[1:])
+            for name, stored in self._stored.items()
+            if name not in (PIXELS, *_INDEX)
+        }
+        self._check()
+
+    def _find_columns(self) -> dict[str, h5py.Dataset]:
+        found: dict[str, h5py.Dataset] = {}
+
+        def visit(name: str, item: h5py.Dataset | h5py.Group) -> None:
+            if isinstance(item, h5py.Dataset) and item.dtype.kind in "fiub":
+                # A slash makes HDF5 groups; the published files have an underscore there.
+                found[name.replace("/", "_")] = item
+
+        self._file.visititems(visit)
+        for needed in (PIXELS, "action", *_INDEX):
+            if needed not in found:
+                have = ", ".join(sorted(found)) or "none"
+                raise UserError(f"{self._path} has no column {needed!r}; it has {have}")
+        # Other pictures than the camera's, a goal's say, are no state.
+        return {
+            name: stored
+            for name, stored in found.items()
+            if name not in DERIVED and (name == PIXELS or 0 < stored.ndim < 4)
+        }
+
+    def _check(self) -> None:
+        shape, action = self._pixels.shape, self._stored["action"]
+        if self._pixels.dtype != np.uint8 or len(shape) != 4 or shape[3] != 3:
+            raise UserError(
+                f"{self._path}: pixels are {self._pixels.dtype} {shape}, "
+                "needed uint8 (rows, H, W, 3)"
+            )
+        if action.dtype.kind != "f" or action.ndim != 2:
+            raise UserError(
+                f"{self._path}: action is {action.dtype} {action.shape}, needed float (rows, dims)"
+            )
+        for name in self.shapes:
+            rows = self._stored[name].shape[0]
+            if rows != shape[0]:
+                raise UserError(f"{self._path}: {name} has {rows} rows, pixels {shape[0]}")
+        check_structure(self, num_rows=shape[0], path=self._path)
+
+    def column(self, name: str) -> np.ndarray:
+        try:
+            return np.asarray(self._stored[name][:])
+        except DAMAGE as error:
+            raise UserError(
+                f"{self._path}: column {name!r} is damaged ({first_line(error)}); make it again"
+            ) from error
+
+    def decode(self, rows: np.ndarray, out: np.ndarray) -> None:
+        try:
+            if self._ours:
+                decompress(self._chunks(rows), out)
+            else:
+                for start, stop in runs(rows):
+                    source = np.s_[rows[start] : rows[stop - 1] + 1]
+                    self._pixels.read_direct(out, source, np.s_[start:stop])
+        except DAMAGE as error:
+            raise UserError(
+                f"frames of {self._path} cannot be read ({first_line(error)}): the file is "
+                "damaged, or its compression needs: pip install hdf5plugin"
+            ) from error
+
+    def _chunks(self, rows: np.ndarray) -> list[bytes]:
+        """Frames as they are stored, several to a piece; many are read past HDF5 and its lock."""
+        with self._finding:
+            self._asked += len(rows)
+            # Versions of HDF5 differ on whether addresses count a block put before the file.
+            if self._places is None and self._asked > _FEW and not self._file.userblock_size:
+                self._places = self._find_chunks()
+        if self._places is None:
+            ids = ((int(row), 0, 0, 0) for row in rows)
+            return [self._pixels.id.read_direct_chunk(place)[1] for place in ids]
+        begins, ends = self._places[rows].T
+        breaks = np.flatnonzero(begins[1:] != ends[:-1]) + 1  # most lie one behind the other
+        firsts, lasts = begins[[0, *breaks]].tolist(), ends[[*(breaks - 1), -1]].tolist()
+        # Not mapped into memory: a fault would then be a signal, and waiting for a disk stop all.
+        file = self._file.id.get_vfd_handle()
+        return [os.pread(file, last - at, at) for at, last in zip(firsts, lasts, strict=True)]
+
+    def _find_chunks(self) -> Int[np.ndarray, "rows 2"]:
+        """Where in the file each compressed frame begins and ends; twice 0 if it is missing."""
+        places = np.zeros((self._pixels.shape[0], 2), dtype=np.int64)
+
+        def note(chunk: Any) -> None:
+            places[chunk.chunk_offset[0]] = chunk.byte_offset, chunk.byte_offset + chunk.size
+
+        self._pixels.id.chunk_iter(note)
+        return places
+
+    def _coded_by_us(self) -> bool:
+        settings = self._pixels.id.get_create_plist()
+        return (
+            self._pixels.chunks == (1, *self.frame_shape)
+            and settings.get_nfilters() == 1
+            and settings.get_filter(0)[0] == ZSTD_FILTER
+        )
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def decompress(chunks: list[bytes], out: UInt8[np.ndarray, "n height width 3"]) -> None:
+    """Fill `out` with zstd frames, straight into its memory and all in one call.
+
+    The call lets other threads run while it decodes, and needs Python for nothing in between.
+    """
+    reader = zstandard.ZstdDecompressor().stream_reader(b"".join(chunks), read_across_frames=True)
+    if reader.readinto(out.data) != out.nbytes or reader.read(1):
+        raise ValueError(f"a frame does not have {out[0].nbytes} bytes")
