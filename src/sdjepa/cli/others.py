@@ -100,7 +100,7 @@ def data_card(
     offset: Annotated[int, typer.Option(min=0, help="Steps from start to goal.")] = 25,
     budget: Annotated[int, typer.Option(min=0, help="Steps a task may take.")] = 50,
 ) -> None:
-    """Write the data card again: lengths, actions, what doing nothing solves, three frames."""
+    """Write the data card again: lengths, actions, what doing nothing solves, a contact sheet."""
     from sdjepa.data.card import card
 
     with bar("card") as progress:

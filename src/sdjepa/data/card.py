@@ -1,6 +1,7 @@
 """A dataset in, its data card out: what is in it, and how hard the tasks made from it are.
 
-DIR/card.json holds the numbers, DIR/card.md the same for people, DIR/card.png three frames. A task
+DIR/card.json holds the numbers, DIR/card.md the same for people, DIR/card.png a contact sheet: a
+row for each of three episodes, from its first frame to its last. A task
 is a recorded state and the state `offset` steps later; those already solved at the start, or solved
 by doing nothing, are a floor under every score on the dataset; replaying is a roof.
 """
@@ -17,6 +18,7 @@ from sdjepa.runs import Progress, read_json, silent, write_atomic, write_json
 from sdjepa.seeds import numpy_stream
 from sdjepa.statistics import wilson95
 
+DOWN, ACROSS = 3, 6  # episodes and frames of the contact sheet
 SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
@@ -37,8 +39,12 @@ def card(
             record["tasks"] = task_floors(
                 data, env, count=tasks, offset=offset, budget=budget, progress=progress
             )
-        middle = [data.rows(i).start + data.lengths[i] // 2 for i in _spread(len(data), 3)]
-        picture = write_atomic(data.beside("card.png"), _png(data.frames(middle)))
+        sheet = [
+            data.rows(episode).start + np.linspace(0, data.lengths[episode] - 1, ACROSS).astype(int)
+            for episode in _spread(len(data), DOWN)
+        ]
+        frames = data.frames(np.concatenate(sheet))
+        picture = write_atomic(data.beside("card.png"), _png(frames))
         numbers = write_json(data.beside("card.json"), record)
         text = _markdown(read_json(numbers), picture=picture.name)
         return write_atomic(data.beside("card.md"), text)
@@ -147,7 +153,9 @@ def _png(frames: UInt8[np.ndarray, "n h w 3"]) -> bytes:
     from matplotlib import image
 
     buffer = io.BytesIO()
-    image.imsave(buffer, np.concatenate(list(frames), axis=1), format="png")
+    _, height, width, _ = frames.shape
+    rows = frames.reshape(-1, ACROSS, height, width, 3).swapaxes(1, 2)
+    image.imsave(buffer, rows.reshape(-1, ACROSS * width, 3), format="png")
     return buffer.getvalue()
 
 
@@ -167,7 +175,7 @@ def _markdown(record: dict[str, Any], *, picture: str) -> str:
     lines = [
         f"# Data card: {record['env']}",
         "",
-        f"![three frames]({picture})",
+        f"![three episodes from start to end]({picture})",
         "",
         "| | |",
         "|---|---|",
