@@ -67,6 +67,7 @@ def test_a_file_that_is_no_dataset_is_refused_in_one_line(tmp_path, changes, mes
     with pytest.raises(UserError, match=message) as error:
         Episodes.open(foreign(tmp_path / "a.h5", **changes))
     assert "\n" not in str(error.value)
+    assert "sdjepa collect ENV" in str(error.value)
 
 
 def test_other_pictures_than_the_cameras_are_no_state(tmp_path):

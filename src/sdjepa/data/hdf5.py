@@ -10,7 +10,7 @@ import numpy as np
 import zstandard
 from jaxtyping import Int, UInt8
 
-from sdjepa.data.layout import DAMAGE, DERIVED, PIXELS, check_structure, first_line, runs
+from sdjepa.data.layout import ANEW, DAMAGE, DERIVED, PIXELS, check_structure, first_line, runs
 from sdjepa.data.writer import ZSTD_FILTER
 from sdjepa.errors import UserError
 
@@ -28,7 +28,7 @@ class Hdf5Store:
             self._file = h5py.File(path, "r")
         except OSError as error:
             raise UserError(
-                f"{path} is truncated or no HDF5 file ({first_line(error)}); make it again"
+                f"{path} is truncated or no HDF5 file ({first_line(error)}); {ANEW}"
             ) from error
         try:
             self._open()
@@ -37,7 +37,7 @@ class Hdf5Store:
             raise
         except DAMAGE as error:
             self._file.close()
-            raise UserError(f"{path} is damaged ({first_line(error)}); make it again") from error
+            raise UserError(f"{path} is damaged ({first_line(error)}); {ANEW}") from error
 
     def _open(self) -> None:
         self._stored = self._find_columns()
@@ -67,7 +67,7 @@ class Hdf5Store:
         for needed in (PIXELS, "action", *_INDEX):
             if needed not in found:
                 have = ", ".join(sorted(found)) or "none"
-                raise UserError(f"{self._path} has no column {needed!r}; it has {have}")
+                raise UserError(f"{self._path} has no column {needed!r}; it has {have}; {ANEW}")
         # Other pictures than the camera's, a goal's say, are no state.
         return {
             name: stored
@@ -80,16 +80,17 @@ class Hdf5Store:
         if self._pixels.dtype != np.uint8 or len(shape) != 4 or shape[3] != 3:
             raise UserError(
                 f"{self._path}: pixels are {self._pixels.dtype} {shape}, "
-                "needed uint8 (rows, H, W, 3)"
+                f"needed uint8 (rows, H, W, 3); write them so, or {ANEW}"
             )
         if action.dtype.kind != "f" or action.ndim != 2:
             raise UserError(
-                f"{self._path}: action is {action.dtype} {action.shape}, needed float (rows, dims)"
+                f"{self._path}: action is {action.dtype} {action.shape}, "
+                f"needed float (rows, dims); write it so, or {ANEW}"
             )
         for name in self.shapes:
             rows = self._stored[name].shape[0]
             if rows != shape[0]:
-                raise UserError(f"{self._path}: {name} has {rows} rows, pixels {shape[0]}")
+                raise UserError(f"{self._path}: {name} has {rows} rows, pixels {shape[0]}; {ANEW}")
         check_structure(self, num_rows=shape[0], path=self._path)
 
     def column(self, name: str) -> np.ndarray:
@@ -97,7 +98,7 @@ class Hdf5Store:
             return np.asarray(self._stored[name][:])
         except DAMAGE as error:
             raise UserError(
-                f"{self._path}: column {name!r} is damaged ({first_line(error)}); make it again"
+                f"{self._path}: column {name!r} is damaged ({first_line(error)}); {ANEW}"
             ) from error
 
     def decode(self, rows: np.ndarray, out: np.ndarray) -> None:

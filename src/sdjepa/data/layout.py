@@ -13,6 +13,7 @@ from sdjepa.errors import UserError
 PIXELS = "pixels"
 # Bookkeeping whose meaning differs between writers; the episode structure gives it anew.
 DERIVED = {"ep_idx", "episode_idx", "step_idx"}
+ANEW = "make another with: sdjepa collect ENV --out DIR"
 # What reading a damaged file raises: RuntimeError is HDF5's, an address may be beyond any file.
 DAMAGE = (OSError, ValueError, IndexError, OverflowError, RuntimeError, zstandard.ZstdError)
 
@@ -40,14 +41,14 @@ def check_structure(store: Store, *, num_rows: int, path: Path) -> None:
     """Refuse an episode structure that does not cover existing rows."""
     lengths, offsets = store.lengths, store.offsets
     if not len(lengths):
-        raise UserError(f"{path} holds no episode; collect some")
+        raise UserError(f"{path} holds no episode; {ANEW}")
     if lengths.ndim != 1 or lengths.shape != offsets.shape or (lengths < 1).any():
-        raise UserError(f"{path}: ep_len and ep_offset do not describe episodes; make it again")
+        raise UserError(f"{path}: ep_len and ep_offset do not describe episodes; {ANEW}")
     ends = offsets + lengths
     if offsets.min() < 0 or ends.max() > num_rows:
-        raise UserError(f"{path}: episodes reach row {ends.max()} of {num_rows}; make it again")
+        raise UserError(f"{path}: episodes reach row {ends.max()} of {num_rows}; {ANEW}")
     if ends[-1] != num_rows or not np.array_equal(offsets[1:], ends[:-1]) or offsets[0]:
-        raise UserError(f"{path}: episodes leave rows out, or are not in order; make it again")
+        raise UserError(f"{path}: episodes leave rows out, or are not in order; {ANEW}")
 
 
 def runs(rows: np.ndarray) -> list[tuple[int, int]]:
