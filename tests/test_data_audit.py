@@ -200,3 +200,8 @@ def test_collecting_leaves_a_card_with_a_picture(dataset):
     assert "solved by doing nothing" in text
     assert (dataset / "card.png").read_bytes().startswith(b"\x89PNG")
     assert card(dataset, tasks=5) == dataset / "card.md"
+    # Wilson's interval of five of five.
+    assert (
+        "| ... solved by the recorded actions | 100 % (57 to 100) |"
+        in (dataset / "card.md").read_text()
+    )

@@ -165,7 +165,7 @@ def _numbers(values: list[float]) -> str:
 
 def _share(share: float, count: int) -> str:
     low, high = wilson95(share * count, count)
-    return f"{100 * share:.0f} % (95 %: {100 * low:.0f} to {100 * high:.0f})"
+    return f"{100 * share:.0f} % ({low:.0f} to {high:.0f})"
 
 
 def _markdown(record: dict[str, Any], *, picture: str) -> str:
@@ -204,7 +204,8 @@ def _markdown(record: dict[str, Any], *, picture: str) -> str:
             for how in ("at_start", "by_doing_nothing", "by_replaying")
         )
         lines += [
-            f"| Tasks looked at, goal {tasks['offset']} steps ahead | {tasks['found']} |",
+            f"| Tasks looked at, goal {tasks['offset']} steps ahead (95 % intervals) | "
+            f"{tasks['found']} |",
             f"| ... solved at the start | {at_start} |",
             f"| ... solved by doing nothing for {tasks['budget']} steps | {idle} |",
             f"| ... solved by the recorded actions | {replayed} |",
