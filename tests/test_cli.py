@@ -1,15 +1,25 @@
 """The command line: bad input is one line with the next command, and nothing half-written."""
 
+import fcntl
+import os
+import pty
+import re
 import shutil
+import struct
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator
+from contextlib import suppress
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from conftest import TINY
+from sdjepa.cli.app import bar
 from sdjepa.runs import Run, read_json
 from small import Crash
 
@@ -95,6 +105,45 @@ def test_a_place_that_cannot_be_written_is_one_line(sdjepa, recipe, tiny_data, t
         ):
             assert "choose another place" in refused(sdjepa, *words)
     assert file.read_text() == "mine"
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_a_bar_is_one_line_however_long_its_note(monkeypatch, width):
+    paper = StringIO()
+    shown = Console(file=paper, width=width, force_terminal=True)
+    monkeypatch.setattr(sys.modules["sdjepa.cli.app"], "console", shown)
+    with bar("planning, 25 ahead") as tell:
+        for done in range(1, 4):
+            tell(
+                done * 300, 1000, "22,345 frames/s, tasks for the data card, and a picture of them"
+            )
+    lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", paper.getvalue()).split("\n")
+    assert len(lines) == 2
+    assert lines[1] == ""
+    assert "900/1000" in lines[0]
+
+
+def test_the_result_is_a_line_of_its_own_below_the_bar(tmp_path):
+    out = tmp_path / "set"
+    small = ("--episodes", "3", "--steps", "4", "--size", "16", "--workers", "1", "--out", str(out))
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    watched = subprocess.Popen(
+        (sys.executable, "-m", "sdjepa", "collect", "tworoom", *small),
+        stdout=theirs,
+        stderr=theirs,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "80"},
+    )
+    os.close(theirs)
+    seen = b""
+    with suppress(OSError):  # the terminal ends with the process
+        while piece := os.read(ours, 1 << 16):
+            seen += piece
+    os.close(ours)
+    assert watched.wait() == 0
+    bar, said = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen.decode()).split("\r\n", 1)
+    assert "3/3" in bar
+    assert "".join(said.split()) == str(out)
 
 
 def test_two_ways_to_say_how_much_are_one_too_many(sdjepa, tmp_path):

@@ -44,16 +44,26 @@ BEGIN, STAGES, OTHERS = "Begin here", "The path", "Other systems"
 def bar(title: str) -> Iterator["Progress"]:
     """A progress bar with rate and time left; silent where nobody watches."""
     from rich import progress as rp
+    from rich.table import Column
+    from rich.text import Text
 
+    class Note(rp.ProgressColumn):
+        """The one column that is cut off, and says so, where not all fit."""
+
+        def render(self, task: rp.Task) -> Text:
+            return Text(task.fields["note"], no_wrap=True, overflow="ellipsis")
+
+    narrow = console.width < 120
+    whole = Column(no_wrap=True)
     columns = (
-        rp.TextColumn("{task.description:<18}"),
-        rp.BarColumn(bar_width=28),
-        rp.MofNCompleteColumn(),
+        rp.TextColumn("{task.description}" if narrow else "{task.description:<18}"),
+        rp.BarColumn(bar_width=10 if narrow else 28),
+        rp.MofNCompleteColumn(table_column=whole.copy()),
         rp.TextColumn("{task.fields[rate]}"),
-        rp.TimeElapsedColumn(),
+        *(() if narrow else (rp.TimeElapsedColumn(table_column=whole.copy()),)),
         rp.TextColumn("left"),
-        rp.TimeRemainingColumn(),
-        rp.TextColumn("{task.fields[note]}"),
+        rp.TimeRemainingColumn(table_column=whole.copy()),
+        Note(),
     )
     with rp.Progress(*columns, console=console) as display:
         task = display.add_task(title, total=None, rate="", note="")

@@ -67,10 +67,11 @@ def collect(
     settings = resolve(settings=[*(f"collect.{k}={v}" for k, v in asked.items()), *sets]).collect
     try:
         with bar("collecting") as progress:
-            said(work(settings, out, progress=progress))
+            made = work(settings, out, progress=progress)
     except KeyboardInterrupt:
         console.print("stopped; the same command goes on where it was")
         raise
+    said(made)
 
 
 @app.command(rich_help_panel=STAGES)
@@ -190,8 +191,9 @@ def sweep(
         vary=vary,
     )
     with bar("training") as progress:
-        for path in work(wanted, out, progress=progress):
-            said(path)
+        made = work(wanted, out, progress=progress)
+    for path in made:
+        said(path)
 
 
 def _numbers(text: str, flag: str) -> list[int]:

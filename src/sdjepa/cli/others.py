@@ -104,7 +104,8 @@ def data_card(
     from sdjepa.data.card import card
 
     with bar("card") as progress:
-        said(card(path, tasks=tasks, offset=offset, budget=budget, progress=progress))
+        made = card(path, tasks=tasks, offset=offset, budget=budget, progress=progress)
+    said(made)
 
 
 @data_app.command("convert")
@@ -159,4 +160,5 @@ def data_pack(
     chosen = task_list(data, settings).tasks
     with bar("packing") as progress:
         starts = [(task.episode, task.start) for task in chosen]
-        said(write_pack(data, starts, out, offset=offset, protocol=protocol, progress=progress))
+        made = write_pack(data, starts, out, offset=offset, protocol=protocol, progress=progress)
+    said(made)
