@@ -23,6 +23,7 @@ check: setup
 	$(BIN)/pyright
 
 test: check
+	sh tools/system-libraries browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal  # two that share two cores, not four threads
 
 bench: setup
