@@ -71,6 +71,39 @@ def test_the_recorded_columns_are_those_declared(env):
     assert guess(env.state_columns) == env.name
 
 
+def test_a_state_and_a_goal_are_restored_from_the_columns_needed_alone(env):
+    """So a file that has these fits, and one that lacks any of them does not."""
+    rows, _ = roll(env, 1)
+    few = [{name: row[name] for name in base.NEEDED[env.name]} for row in (rows[0], rows[20])]
+    env.set_state(few[0])
+    env.set_goal(few[1])
+    assert env.distance() > 0
+    assert env.path({name: values[None] for name, values in few[0].items()}).shape == (1, 2)
+    shapes = {name: env.state_columns[name] for name in few[0]}
+    assert base.fits(env.name, shapes, env.action_dim) is None
+    for name in shapes:
+        without = {other: shape for other, shape in shapes.items() if other != name}
+        assert name in str(base.fits(env.name, without, env.action_dim))
+        assert name in str(base.fits(env.name, {**shapes, name: (3, 3)}, env.action_dim))
+    assert "actions of 9 numbers" in str(base.fits(env.name, shapes, 9))
+
+
+def test_a_recording_of_one_environment_fits_no_other(env):
+    others = [name for name in base.NAMES if name != env.name]
+    assert all(base.fits(name, env.state_columns, env.action_dim) for name in others)
+
+
+def test_noise_changes_every_policy_but_those_said_to_ignore_it(env):
+    for name in set(env.policies) - {"demos"}:
+        drawn = []
+        for noise in (0.0, 1.0):
+            rng = np.random.default_rng(4)
+            env.reset(rng)
+            act = env.policy(name, noise=noise, rng=rng)
+            drawn.append([act() for _ in range(3)])
+        assert np.array_equal(*drawn) == (name in env.noiseless), name
+
+
 def test_a_state_is_set_without_being_moved_and_without_a_past(env):
     rows, actions = roll(env, 3)
     for row in rows[:: STEPS // 3]:

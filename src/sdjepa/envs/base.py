@@ -29,6 +29,13 @@ _CLASSES = {
     "cube": "cube:Cube",
 }
 NAMES: tuple[str, ...] = tuple(_CLASSES)
+# Columns without which a recorded state, or the goal it makes, cannot be restored.
+NEEDED: dict[str, tuple[str, ...]] = {
+    "tworoom": ("proprio",),
+    "pusht": ("state",),
+    "reacher": ("qpos", "qvel"),
+    "cube": ("qpos", "qvel", "privileged_block_0_pos"),
+}
 
 
 class Env(ABC):
@@ -37,6 +44,7 @@ class Env(ABC):
     name: ClassVar[str]
     action_dim: ClassVar[int]
     policies: ClassVar[tuple[str, ...]]  # the first is the default
+    noiseless: ClassVar[tuple[str, ...]] = ("random",)  # policies that noise does not change
     state_columns: ClassVar[dict[str, tuple[int, ...]]]  # recorded beside pixels and action: shape
     signature: ClassVar[
         tuple[str, int]
@@ -212,6 +220,25 @@ def guess(shapes: Mapping[str, tuple[int, ...]]) -> str:
         if shapes.get(column) == (width,):
             return name
     return "unknown"
+
+
+def fits(name: str, shapes: Mapping[str, tuple[int, ...]], action_dim: int) -> str | None:
+    """What columns of these shapes lack, or have of another kind, to be of environment `name`.
+
+    Reads on after the words "DATA has"; None where nothing is amiss. Columns that other programs
+    leave out are not asked for.
+    """
+    env = env_class(name)
+    for column in NEEDED[name]:
+        wanted, found = env.state_columns[column], shapes.get(column)
+        if found is None:
+            return f"no column {column!r}, which {name} needs"
+        if tuple(found) != wanted:
+            have, need = (" x ".join(map(str, shape)) or "1" for shape in (found, wanted))
+            return f"a column {column!r} of shape {have}, where {name}'s is {need}"
+    if action_dim != env.action_dim:
+        return f"actions of {action_dim} numbers, where {name}'s are of {env.action_dim}"
+    return None
 
 
 def speed(positions: Float[np.ndarray, "rows dim"]) -> Float[np.ndarray, "rows"]:
