@@ -10,10 +10,11 @@ import pytest
 
 from sdjepa.config import Collect
 from sdjepa.data import audit as auditing
-from sdjepa.data.audit import audit, lag_gains
+from sdjepa.data.audit import audit
 from sdjepa.data.card import card, task_floors
 from sdjepa.data.collect import collect
 from sdjepa.data.episodes import Episodes
+from sdjepa.data.lag import lag_gains
 from sdjepa.data.loader import normalise_actions
 from sdjepa.data.pack import write_pack
 from sdjepa.envs import base

@@ -1,24 +1,36 @@
 """A dataset in, its data card out: what is in it, and how hard the tasks made from it are.
 
 DIR/card.json holds the numbers, DIR/card.md the same for people, DIR/card.png a contact sheet: a
-row for each of three episodes, from its first frame to its last. A task
-is a recorded state and the state `offset` steps later; those already solved at the start, or solved
-by doing nothing, are a floor under every score on the dataset; replaying is a roof.
+row for each of three episodes, from its first frame to its last, or of a pack for each of some
+tasks. A task is a recorded state and the state `offset` steps later; those already solved at the
+start, or solved by doing nothing, are a floor under every score on the dataset; replaying is a
+roof.
 """
 
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, UInt8
+from jaxtyping import Float
 
+from sdjepa.data import sheet
 from sdjepa.data.episodes import Episodes
-from sdjepa.envs.base import NAMES, Env, make
-from sdjepa.runs import Progress, read_json, silent, write_atomic, write_json
+from sdjepa.data.layout import PIXELS
+from sdjepa.data.replaying import (
+    candidate_starts,
+    misfit,
+    replay,
+    restoring,
+    sound_starts,
+    unsound,
+)
+from sdjepa.data.writer import describe
+from sdjepa.envs.base import NAMES, Env, env_class, make
+from sdjepa.errors import UserError
+from sdjepa.runs import Progress, silent, write_atomic, write_json
 from sdjepa.seeds import numpy_stream
 from sdjepa.statistics import wilson95
 
-DOWN, ACROSS = 3, 6  # episodes and frames of the contact sheet
 SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
@@ -31,22 +43,27 @@ def card(
     env: Env | None = None,
     progress: Progress = silent,
 ) -> Path:
-    """Write the data card of dataset `path`; tasks are simulated where the environment is known."""
+    """Write the data card of dataset `path`; tasks are simulated where the environment is known.
+
+    Nothing is written before all is known. The tasks of a pack are its own, whatever the `offset`.
+    """
     with Episodes.open(path) as data:
+        if amiss := misfit(data):
+            raise UserError(f"{path} has {amiss}; convert it with the right --env")
         record = _describe(data)
         if data.env in NAMES:
             env = env or make(data.env, shadow=(record["collect"] or {}).get("shadow", 0))
+            offset = (record["pack"] or {}).get("offset", offset)
             record["tasks"] = task_floors(
                 data, env, count=tasks, offset=offset, budget=budget, progress=progress
             )
-        sheet = [
-            data.rows(episode).start + np.linspace(0, data.lengths[episode] - 1, ACROSS).astype(int)
-            for episode in _spread(len(data), DOWN)
-        ]
-        frames = data.frames(np.concatenate(sheet))
-        picture = write_atomic(data.beside("card.png"), _png(frames))
-        numbers = write_json(data.beside("card.json"), record)
-        text = _markdown(read_json(numbers), picture=picture.name)
+        rows = sheet.chosen(data)
+        frames = data.frames(rows.ravel())
+        picture = sheet.png(frames.reshape(*rows.shape, *frames.shape[1:]))
+        name = data.beside("card.png").name
+        text = _markdown(record, picture=name)
+        write_atomic(data.beside("card.png"), picture)
+        write_json(data.beside("card.json"), record)
         return write_atomic(data.beside("card.md"), text)
 
 
@@ -54,28 +71,35 @@ def task_floors(
     data: Episodes, env: Env, *, count: int, offset: int, budget: int, progress: Progress = silent
 ) -> dict[str, Any]:
     """Of `count` tasks, spread over all rows: how many need nothing done, or can be done at all."""
-    starts = candidate_starts(data, offset)
+    starts = sound_starts(data, offset)
+    left_out = len(candidate_starts(data, offset)) - len(starts)
+    if left_out and not len(starts):
+        raise UserError(
+            f"{data.path} has no task to try: {unsound(data)}; sdjepa data audit says more"
+        )
     if not len(starts):
         return {"offset": offset, "found": 0}
     rng = numpy_stream(0, "card", offset)
     chosen = np.sort(rng.choice(starts, size=min(count, len(starts)), replace=False))
     solved, idle, replayed, distances = 0, 0, 0, []
     for done, row in enumerate(chosen, start=1):
-        env.set_state(data.row(row))
-        env.set_goal(data.row(row + offset))
-        distances.append(env.distance())
-        solved += (now := env.solved())
-        for _ in range(0 if now else budget):
-            env.step(np.zeros(env.action_dim, dtype=np.float32))
-            if now := env.solved():
-                break
-        idle += now
-        replayed += replay(data, env, int(row), offset)
+        with restoring(data, int(row)):
+            env.set_state(data.row(row))
+            env.set_goal(data.row(row + offset))
+            distances.append(env.distance())
+            solved += (now := env.solved())
+            for _ in range(0 if now else budget):
+                env.step(np.zeros(env.action_dim, dtype=np.float32))
+                if now := env.solved():
+                    break
+            idle += now
+            replayed += replay(data, env, int(row), offset)
         progress(done, len(chosen), "tasks for the data card")
     return {
         "offset": offset,
         "budget": budget,
         "found": len(chosen),
+        "starts_left_out": left_out,
         "solved_at_start_share": solved / len(chosen),
         "solved_by_doing_nothing_share": idle / len(chosen),
         "solved_by_replaying_share": replayed / len(chosen),
@@ -84,36 +108,22 @@ def task_floors(
     }
 
 
-def replay(data: Episodes, env: Env, row: int, offset: int) -> bool:
-    """Whether the recorded actions lead from recorded row `row` to the goal `offset` rows on."""
-    env.set_state(data.row(row))
-    env.set_goal(data.row(row + offset))
-    solved = env.solved()
-    for action in data.column("action")[row : row + offset]:
-        if solved:
-            break
-        env.step(action)
-        solved = env.solved()
-    return solved
-
-
-def candidate_starts(data: Episodes, offset: int) -> np.ndarray:
-    """Rows whose episode goes on for at least `offset` more."""
-    left = np.repeat(data.lengths, data.lengths) - 1 - data.column("step_idx")
-    rows = np.repeat(data.offsets, data.lengths) + data.column("step_idx")
-    return rows[left >= offset]
-
-
 def _describe(data: Episodes) -> dict[str, Any]:
     info = data.info
     action = data.column("action").astype(np.float64)
     action = action[np.isfinite(action).all(axis=1)]
+    if not len(action):
+        raise UserError(
+            f"no row of {data.path} has an action (all are missing, or every episode is one row); "
+            "collect more or longer episodes"
+        )
     return {
         "env": data.env,
         "policy": info.get("policy"),
         "seed": info.get("seed"),
         "collect": info.get("collect"),
         "converted": info.get("converted"),
+        "pack": info.get("pack"),
         "num_episodes": len(data),
         "num_frames": data.num_rows,
         "image_size": data.image_size,
@@ -127,8 +137,16 @@ def _describe(data: Episodes) -> dict[str, Any]:
             "max": action.max(0),
             "lag1_correlation": _lag1(data),
         },
-        "columns": info.get("columns", {}),
+        "columns": info.get("columns") or _columns(data),
     }
+
+
+def _columns(data: Episodes) -> dict[str, Any]:
+    """What dataset.json would say of the columns, but for the frames' checksum."""
+    with np.errstate(all="ignore"):  # statistics of anything
+        found = {name: describe(data.column(name)) for name in data.columns}
+    shape = [data.image_size, data.image_size, 3]
+    return {**found, PIXELS: {"dtype": "uint8", "shape": shape}}
 
 
 def _lag1(data: Episodes) -> Float[np.ndarray, "action"]:
@@ -143,24 +161,13 @@ def _lag1(data: Episodes) -> Float[np.ndarray, "action"]:
     return (first * second).sum(0) / np.maximum(scale, 1e-12)
 
 
-def _spread(count: int, wanted: int) -> list[int]:
-    return sorted({int(i) for i in np.linspace(0, count - 1, wanted).round()})
+def _number(value: float) -> str:
+    """Three digits; what simulators leave of nothing is nothing."""
+    return f"{0 if abs(value) < 1e-6 else value:.3g}"
 
 
-def _png(frames: UInt8[np.ndarray, "n h w 3"]) -> bytes:
-    import io
-
-    from matplotlib import image
-
-    buffer = io.BytesIO()
-    _, height, width, _ = frames.shape
-    rows = frames.reshape(-1, ACROSS, height, width, 3).swapaxes(1, 2)
-    image.imsave(buffer, rows.reshape(-1, ACROSS * width, 3), format="png")
-    return buffer.getvalue()
-
-
-def _numbers(values: list[float]) -> str:
-    return ", ".join(f"{value:.3g}" for value in values)
+def _numbers(values: Any) -> str:
+    return ", ".join(_number(float(value)) for value in values)
 
 
 def _share(share: float, count: int) -> str:
@@ -169,55 +176,33 @@ def _share(share: float, count: int) -> str:
 
 
 def _markdown(record: dict[str, Any], *, picture: str) -> str:
-    policy, tasks = record["policy"] or {}, record.get("tasks", {})
-    rows = ", ".join(str(record["episode_rows"][share]) for share in ("0.05", "0.5", "0.95"))
+    action, pack = record["action"], record["pack"]
+    quantiles = ", ".join(str(record["episode_rows"][share]) for share in ("0.05", "0.5", "0.95"))
     sides = ", ".join(map(str, record["split"].values()))
+    rows = [
+        *_origin(record),
+        ("Tasks" if pack else "Episodes", f"{record['num_episodes']:,}"),
+        _frames(record),
+        (f"Rows of {'a task' if pack else 'an episode'} (5, 50, 95 %)", quantiles),
+        *([] if pack else [("Episodes for train, validation, test", sides)]),
+        *([] if record["seed"] is None else [("Seed", str(record["seed"]))]),
+        *_policy(record),
+        ("Action mean", _numbers(action["mean"])),
+        ("Action standard deviation", _numbers(action["std"])),
+        ("Correlation with the next action", _numbers(action["lag1_correlation"])),
+        *_tasks(record.get("tasks", {})),
+    ]
+    if shadow := (record["collect"] or {}).get("shadow"):
+        rows.append(("Shadow map", f"{shadow} texels a side, not the benchmark's"))
+    shown = "starts and goals of tasks" if pack else "three episodes from start to end"
     lines = [
-        f"# Data card: {record['env']}",
+        f"# {'Evaluation pack' if pack else 'Data card'}: {record['env']}",
         "",
-        f"![three episodes from start to end]({picture})",
+        f"![{shown}]({picture})",
         "",
         "| | |",
         "|---|---|",
-        f"| Episodes | {record['num_episodes']:,} |",
-        f"| Frames | {record['num_frames']:,} of {record['image_size']} px |",
-        f"| Rows of an episode (5, 50, 95 %) | {rows} |",
-        f"| Episodes for train, validation, test | {sides} |",
-        f"| Seed | {record['seed']} |",
-        f"| Policy | {policy.get('name', 'unknown')}, noise {policy.get('noise', 'unknown')} |",
-    ]
-    if policy:
-        share, often = policy["success_share"], policy["successes_per_episode"]
-        lines.append(
-            f"| Episodes in which the policy reached a goal | {100 * share:.0f} % "
-            f"({often:.2f} goals an episode) |"
-        )
-    lines += [
-        f"| Action mean | {_numbers(record['action']['mean'])} |",
-        f"| Action standard deviation | {_numbers(record['action']['std'])} |",
-        f"| Correlation with the next action | {_numbers(record['action']['lag1_correlation'])} |",
-    ]
-    if tasks.get("found"):
-        low, mid, high = (tasks["start_distance_quantiles"][s] for s in ("0.05", "0.5", "0.95"))
-        at_start, idle, replayed = (
-            _share(tasks[f"solved_{how}_share"], tasks["found"])
-            for how in ("at_start", "by_doing_nothing", "by_replaying")
-        )
-        lines += [
-            f"| Tasks looked at, goal {tasks['offset']} steps ahead (95 % intervals) | "
-            f"{tasks['found']} |",
-            f"| ... solved at the start | {at_start} |",
-            f"| ... solved by doing nothing for {tasks['budget']} steps | {idle} |",
-            f"| ... solved by the recorded actions | {replayed} |",
-            f"| ... distance to the goal (5, 50, 95 %) | {low:.3g}, {mid:.3g}, {high:.3g} "
-            f"{tasks['start_distance_is']} |",
-        ]
-    elif tasks:
-        lines.append(f"| Tasks | none: no episode goes on for {tasks['offset']} steps |")
-    shadow = (record["collect"] or {}).get("shadow")
-    if shadow:
-        lines.append(f"| Shadow map | {shadow} texels a side, not the benchmark's |")
-    lines += [
+        *(f"| {name} | {value} |" for name, value in rows),
         "",
         "## Columns",
         "",
@@ -226,5 +211,88 @@ def _markdown(record: dict[str, Any], *, picture: str) -> str:
     ]
     for name, column in record["columns"].items():
         shape = " x ".join(map(str, column["shape"])) or "scalar"
-        lines.append(f"| {name} | {column['dtype']} | {shape} | {column['sha256'][:16]} |")
+        checksum = column.get("sha256", "not asked for")[:16]
+        lines.append(f"| {name} | {column['dtype']} | {shape} | {checksum} |")
     return "\n".join(lines) + "\n"
+
+
+def _frames(record: dict[str, Any]) -> tuple[str, str]:
+    size, count = record["image_size"], record["num_frames"]
+    if not record["pack"]:
+        return "Frames", f"{count:,} of {size} px"
+    ends = record["num_episodes"] * (2 if record["pack"]["offset"] else 1)
+    return "Frames", f"{ends:,} of {size} px, of starts and goals; black ones stand between"
+
+
+def _origin(record: dict[str, Any]) -> list[tuple[str, str]]:
+    """What it was made from, where it was not collected."""
+    rows = []
+    if pack := record["pack"]:
+        of = pack["of"]
+        rows.append(
+            (
+                "A pack of",
+                f"{of['name']} ({of['rows']:,} rows); goals {pack['offset']} steps ahead, "
+                f"tasks chosen as in {pack['protocol']}",
+            )
+        )
+    if converted := record["converted"]:
+        native = (record["collect"] or {}).get("size")
+        size = record["image_size"]
+        if native and native != size:
+            frames = f"frames of {native} px reduced to {size}"
+        elif converted.get("size"):
+            frames = f"frames made to be {size} px"
+        else:
+            frames = "frames as they were"
+        camera = converted.get("camera")
+        seen = f", camera {camera}" if camera else ""
+        kind = {"lerobot": " (LeRobot)"}.get(converted.get("kind"), "")
+        if converted.get("ours") is False and not kind:
+            kind = " (another program's)"
+        rows.append(("Converted from", f"{converted['from']}{kind}{seen}; {frames}"))
+    return rows
+
+
+def _policy(record: dict[str, Any]) -> list[tuple[str, str]]:
+    """Who acted, as far as that is known."""
+    policy, env = record["policy"] or {}, record["env"]
+    if "name" not in policy:
+        return []
+    said = policy["name"]
+    if "demos_sha256" in policy:
+        given = Path((record["collect"] or {}).get("demos") or "").name
+        said += f" of {given or 'the file'} (SHA-256 {policy['demos_sha256'][:16]})"
+    noiseless = env_class(env).noiseless if env in NAMES else ()
+    if "noise" in policy and policy["name"] not in noiseless:
+        said += f", noise {policy['noise']}"
+    rows = [("Policy", said)]
+    if "success_share" in policy:
+        share, often = policy["success_share"], policy["successes_per_episode"]
+        goals = f"{100 * share:.0f} % ({often:.2f} goals an episode)"
+        rows.append(("Episodes in which the policy reached a goal", goals))
+    return rows
+
+
+def _tasks(tasks: dict[str, Any]) -> list[tuple[str, str]]:
+    """How hard its tasks are."""
+    if not tasks:
+        return []
+    ahead = f"goal {tasks['offset']} steps ahead"
+    if not tasks["found"]:
+        return [("Tasks", f"none: no episode goes on for {tasks['offset']} steps")]
+    distances = _numbers(tasks["start_distance_quantiles"][s] for s in ("0.05", "0.5", "0.95"))
+    at_start, idle, replayed = (
+        _share(tasks[f"solved_{how}_share"], tasks["found"])
+        for how in ("at_start", "by_doing_nothing", "by_replaying")
+    )
+    rows = [
+        (f"Tasks looked at, {ahead} (95 % intervals)", str(tasks["found"])),
+        ("... solved at the start", at_start),
+        (f"... solved by doing nothing for {tasks['budget']} steps", idle),
+        ("... solved by the recorded actions", replayed),
+        ("... distance to the goal (5, 50, 95 %)", f"{distances} {tasks['start_distance_is']}"),
+    ]
+    if tasks["starts_left_out"]:
+        rows.append(("... starts that no simulator can take", f"{tasks['starts_left_out']:,}"))
+    return rows

@@ -1,0 +1,116 @@
+"""Recorded rows in a simulator: which can be restored there, and where their actions lead.
+
+A simulator is asked only for rows whose numbers could be a state. What it still refuses is said to
+be the data's fault, with its own words.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+from jaxtyping import Bool, Int
+
+from sdjepa.data.episodes import Episodes
+from sdjepa.data.layout import first_line
+from sdjepa.envs.base import NAMES, NEEDED, Env, fits
+from sdjepa.errors import UserError
+
+LARGEST = 1e5  # px, rad, m, their rates and actions; Push-T's disc may wander off some thousand px
+GENERIC = ("proprio", "state", "observation_state")  # what state is called where nothing is known
+
+
+class Impossible(UserError):
+    """A recorded row that is no state of its environment."""
+
+
+def misfit(data: Episodes) -> str | None:
+    """What the dataset lacks to be of the environment it names; None where nothing, or no name."""
+    if data.env not in NAMES:
+        return None
+    shapes = {name: data.column(name).shape[1:] for name in data.columns}
+    return fits(data.env, shapes, data.action_dim)
+
+
+def state_columns(data: Episodes) -> list[str]:
+    """The columns that say where things are; of an unknown environment the likeliest one."""
+    if data.env in NAMES:
+        return [name for name in NEEDED[data.env] if name in data.columns]
+    return [name for name in GENERIC if name in data.columns][:1]
+
+
+def sound(values: np.ndarray) -> Bool[np.ndarray, "rows"]:
+    """Rows of finite numbers that are not beyond all measure."""
+    flat = values.reshape(len(values), -1).astype(np.float64)
+    return (np.abs(flat) <= LARGEST).all(axis=1)  # which NaN is not
+
+
+def sound_states(data: Episodes) -> Bool[np.ndarray, "rows"]:
+    """Rows whose state can be restored."""
+    whole = np.ones(data.num_rows, dtype=bool)
+    for name in state_columns(data):
+        whole &= sound(data.column(name))
+    return whole
+
+
+def unsound(data: Episodes) -> str:
+    """Of which columns some numbers can be no state or action, in words; empty if there are none.
+
+    The last action of an episode is none.
+    """
+    said = []
+    for name in (*state_columns(data), "action"):
+        bad = ~sound(data.column(name))
+        if name == "action":
+            bad[data.offsets + data.lengths - 1] = False
+        if bad.any():
+            said.append(f"{name} is missing, infinite or beyond {LARGEST:,.0f} in {few(bad)}")
+    return "; ".join(said)
+
+
+def few(chosen: Bool[np.ndarray, "n"], what: str = "row", *, most: int = 5) -> str:
+    """Which are chosen, the first of them by number: "3 rows (0, 4, 7)"."""
+    numbers = np.flatnonzero(chosen)
+    first = ", ".join(map(str, numbers[:most])) + (", ..." if len(numbers) > most else "")
+    return f"{len(numbers)} {what}{'s' * (len(numbers) != 1)}" + (f" ({first})" if first else "")
+
+
+def candidate_starts(data: Episodes, offset: int) -> Int[np.ndarray, "starts"]:
+    """Rows whose episode goes on for at least `offset` more."""
+    left = np.repeat(data.lengths, data.lengths) - 1 - data.column("step_idx")
+    rows = np.repeat(data.offsets, data.lengths) + data.column("step_idx")
+    return rows[left >= offset]
+
+
+def sound_starts(data: Episodes, offset: int) -> Int[np.ndarray, "starts"]:
+    """Of the candidates those whose state, goal and actions between can be a simulator's."""
+    starts, state = candidate_starts(data, offset), sound_states(data)
+    bad = np.concatenate([[0], np.cumsum(~sound(data.column("action")))])
+    acted = bad[starts + offset] == bad[starts]
+    return starts[state[starts] & state[starts + offset] & acted]
+
+
+@contextmanager
+def restoring(data: Episodes, row: int) -> Iterator[None]:
+    """Within, what a simulator raises at numbers it can make nothing of is the data's fault."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (ValueError, RuntimeError) as error:  # an empty picture, MuJoCo's unstable state
+        raise Impossible(
+            f"row {row} of {data.path} is no state of {data.env} ({first_line(error)}); "
+            "sdjepa data audit says which data are bad"
+        ) from error
+
+
+def replay(data: Episodes, env: Env, row: int, offset: int) -> bool:
+    """Whether the recorded actions lead from recorded row `row` to the goal `offset` rows on."""
+    env.set_state(data.row(row))
+    env.set_goal(data.row(row + offset))
+    solved = env.solved()
+    for action in data.column("action")[row : row + offset]:
+        if solved:
+            break
+        env.step(action)
+        solved = env.solved()
+    return solved
