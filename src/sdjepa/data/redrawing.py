@@ -121,3 +121,13 @@ def described(drawn: Sequence[Redrawn]) -> str:
         f"{said}; in a frame at most {apart} pixels differ by more than {LITTLE} grey levels, "
         f"all by {gap:.1f} on average"
     )
+
+
+def excused(drawn: Sequence[Redrawn]) -> str:
+    """What can be said for frames that are not the simulator's, and do not seem to be at fault."""
+    away = sum(each.astray or each.lag in (-1, 1) for each in drawn)
+    if away:
+        return f"{away} of {len(drawn)} frames are nearest to another row's state"
+    if all(each.lag is None for each in drawn):
+        return "none can be told from those before and after it"
+    return "they may be reduced in another way: each is nearest to its own state"

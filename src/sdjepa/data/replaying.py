@@ -67,11 +67,17 @@ def unsound(data: Episodes) -> str:
     return "; ".join(said)
 
 
-def few(chosen: Bool[np.ndarray, "n"], what: str = "row", *, most: int = 5) -> str:
-    """Which are chosen, the first of them by number: "3 rows (0, 4, 7)"."""
+def few(chosen: Bool[np.ndarray, "rows"]) -> str:
+    """How many rows are chosen, and the first of them: "3 rows (0, 4, 7)"."""
+    count = int(chosen.sum())
+    return f"{count} row{'s' * (count != 1)}{which(chosen)}"
+
+
+def which(chosen: Bool[np.ndarray, "n"], *, most: int = 5) -> str:
+    """The first of those chosen, by number, in brackets; empty if there are none."""
     numbers = np.flatnonzero(chosen)
-    first = ", ".join(map(str, numbers[:most])) + (", ..." if len(numbers) > most else "")
-    return f"{len(numbers)} {what}{'s' * (len(numbers) != 1)}" + (f" ({first})" if first else "")
+    more = ", ..." if len(numbers) > most else ""
+    return f" ({', '.join(map(str, numbers[:most]))}{more})" if len(numbers) else ""
 
 
 def candidate_starts(data: Episodes, offset: int) -> Int[np.ndarray, "starts"]:
