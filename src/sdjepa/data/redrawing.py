@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, UInt8
 
 from sdjepa.data.episodes import Episodes
+from sdjepa.data.layout import reduce_frames
 from sdjepa.data.replaying import restoring
 from sdjepa.envs.base import Env
 
@@ -44,7 +45,7 @@ def redraw(data: Episodes, env: Env, rows: Int[np.ndarray, "n"]) -> list[Redrawn
     for at, row in enumerate(rows):
         with restoring(data, int(row)):
             env.set_state(data.row(int(row)))
-            picture = env.render(data.image_size).astype(np.int32)
+            picture = _picture(data, env).astype(np.int32)
         off = np.abs(picture - own[at])
         far = distances(picture, own)
         around = None
@@ -61,6 +62,12 @@ def redraw(data: Episodes, env: Env, rows: Int[np.ndarray, "n"]) -> list[Redrawn
             )
         )
     return drawn
+
+
+def _picture(data: Episodes, env: Env) -> UInt8[np.ndarray, "size size 3"]:
+    """The present state as the data would have it: frames of ours may have been reduced twice."""
+    collected = (data.info.get("collect") or {}).get("size", data.image_size)
+    return reduce_frames(env.render(max(collected, data.image_size))[None], data.image_size)[0]
 
 
 def distances(picture: Int[np.ndarray, "h w 3"], frames: Frames) -> Float[np.ndarray, "n"]:

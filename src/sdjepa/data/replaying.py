@@ -41,7 +41,7 @@ def state_columns(data: Episodes) -> list[str]:
 def sound(values: np.ndarray) -> Bool[np.ndarray, "rows"]:
     """Rows of finite numbers that are not beyond all measure."""
     flat = values.reshape(len(values), -1).astype(np.float64)
-    return (np.abs(flat) <= LARGEST).all(axis=1)  # which NaN is not
+    return np.all(np.abs(flat) <= LARGEST, axis=1)  # which NaN is not
 
 
 def sound_states(data: Episodes) -> Bool[np.ndarray, "rows"]:

@@ -1,0 +1,170 @@
+"""A data card says what is known of a dataset, and is written whole or not at all."""
+
+import json
+import shutil
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from matplotlib import image
+
+from sdjepa.config import Collect
+from sdjepa.data.card import card, task_floors
+from sdjepa.data.collect import collect
+from sdjepa.data.convert import convert
+from sdjepa.data.episodes import Episodes
+from sdjepa.data.pack import write_pack
+from sdjepa.data.sheet import GAP_PX, tiled
+from sdjepa.envs import base
+from sdjepa.errors import UserError
+
+
+@pytest.fixture(scope="module", params=["tworoom", "pusht"])
+def dataset(request, tmp_path_factory) -> Path:
+    settings = Collect(env=request.param, episodes=8, steps=40, size=32, workers=1)
+    return collect(settings, tmp_path_factory.mktemp("data") / "set")
+
+
+def without_card(dataset: Path, tmp_path: Path, change=lambda file: None) -> Path:
+    """A copy that has no card yet, after `change` has edited its HDF5 file."""
+    copy = tmp_path / "set"
+    shutil.copytree(dataset, copy, ignore=shutil.ignore_patterns("card.*"))
+    with h5py.File(copy / "episodes.h5", "r+") as file:
+        change(file)
+    return copy
+
+
+def refused(path: Path) -> str:
+    """The one line with which a card is refused; nothing is left of it."""
+    with pytest.raises(UserError) as error:
+        card(path, tasks=2)
+    assert not list(path.glob("card.*"))
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_the_card_counts_tasks_that_need_nothing_done(dataset):
+    env = base.make(Episodes.open(dataset).env)
+    with Episodes.open(dataset) as data:
+        here = task_floors(data, env, count=20, offset=0, budget=3)
+        ahead = task_floors(data, env, count=20, offset=25, budget=3)
+    assert here["solved_at_start_share"] == here["solved_by_doing_nothing_share"] == 1
+    assert ahead["solved_at_start_share"] < 0.5
+    assert ahead["solved_by_replaying_share"] == 1
+    assert ahead["start_distance_quantiles"]["0.95"] > here["start_distance_quantiles"]["0.95"]
+
+
+def test_collecting_leaves_a_card_with_a_picture(dataset):
+    record = json.loads((dataset / "card.json").read_text())
+    text = (dataset / "card.md").read_text()
+    assert record["num_episodes"] == 8
+    assert f"| Policy | {record['policy']['name']}" in text
+    assert "solved by doing nothing" in text
+    assert (dataset / "card.png").read_bytes().startswith(b"\x89PNG")
+    assert card(dataset, tasks=5) == dataset / "card.md"
+    # Wilson's interval of five of five.
+    assert (
+        "| ... solved by the recorded actions | 100 % (57 to 100) |"
+        in (dataset / "card.md").read_text()
+    )
+
+
+@pytest.mark.parametrize("value", [np.nan, 1e30])
+def test_a_card_of_states_that_cannot_be_is_refused_before_anything_is_written(
+    dataset, tmp_path, value
+):
+    def change(file):
+        file["state"][:] = file["proprio"][:] = value
+
+    path = without_card(dataset, tmp_path, change)
+    assert "missing, infinite or beyond" in refused(path)
+
+
+def test_a_card_without_any_action_is_refused(dataset, tmp_path):
+    def change(file):
+        file["action"][:] = np.nan
+
+    path = without_card(dataset, tmp_path, change)
+    assert "has an action" in refused(path)
+
+
+def test_a_card_of_the_wrong_environment_is_refused(dataset, tmp_path):
+    path = without_card(dataset, tmp_path)
+    info = json.loads((path / "dataset.json").read_text())
+    (path / "dataset.json").write_text(json.dumps({**info, "env": "cube"}))
+    assert refused(path) == (
+        f"{path} has no column 'qpos', which cube needs; convert it with the right --env"
+    )
+
+
+def test_a_card_counts_the_starts_it_leaves_out(dataset, tmp_path):
+    def change(file):
+        file["state"][3] = file["proprio"][3] = np.nan
+
+    path = without_card(dataset, tmp_path, change)
+    assert "| ... starts that no simulator can take | 1 |" in card(path, tasks=5).read_text()
+
+
+def test_a_card_leaves_out_what_is_not_known(dataset, tmp_path):
+    """Of another program's file: no seed, no policy, but its columns."""
+    shutil.copy(dataset / "episodes.h5", tmp_path / "theirs.h5")
+    text = card(tmp_path / "theirs.h5", tasks=2).read_text()
+    assert "None" not in text
+    assert "unknown" not in text
+    assert "Seed" not in text
+    with Episodes.open(tmp_path / "theirs.h5") as data:
+        assert all(f"\n| {name} | {data.column(name).dtype} |" in text for name in data.columns)
+    assert "| pixels | uint8 | 32 x 32 x 3 |" in text
+
+
+def test_a_card_says_what_a_dataset_was_converted_from(dataset, tmp_path):
+    smaller = convert(dataset, tmp_path / "smaller", size=16)
+    assert (
+        "| Converted from | set; frames of 32 px reduced to 16 |"
+        in card(smaller, tasks=2).read_text()
+    )
+
+
+def test_the_card_of_a_pack_says_so_and_shows_only_starts_and_goals(dataset, tmp_path):
+    with Episodes.open(dataset) as data:
+        pack = write_pack(data, [(0, 1), (2, 5)], tmp_path / "pack", offset=9, protocol="lewm")
+    text = card(pack).read_text()
+    assert text.startswith("# Evaluation pack:")
+    assert "| A pack of | set (328 rows); goals 9 steps ahead" in text
+    assert "| Tasks looked at, goal 9 steps ahead (95 % intervals) | 2 |" in text
+    shown = image.imread(pack / "card.png")
+    assert shown.shape[:2] == (2 * 128 + GAP_PX, 2 * 128 + GAP_PX)  # two tasks, 32 px four times
+    assert shown[..., :3].mean() > 0.5  # most of what is black is so because nothing was drawn
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"), [("random", "random"), ("expert", "expert, noise 1.0")]
+)
+def test_noise_is_told_only_of_a_policy_that_uses_it(tmp_path, policy, said):
+    settings = Collect(env="tworoom", policy=policy, episodes=3, steps=10, size=16, workers=1)
+    path = collect(settings, tmp_path / "set")
+    assert f"| Policy | {said} |" in (path / "card.md").read_text()
+
+
+def test_what_a_simulator_leaves_of_nothing_is_told_as_nothing():
+    from sdjepa.data.card import _number
+
+    assert [_number(value) for value in (2.94e-11, -1e-9, 0.0021, 70.31)] == [
+        "0",
+        "0",
+        "0.0021",
+        "70.3",
+    ]
+
+
+def test_tiles_of_a_contact_sheet_are_large_whole_pixels_with_a_gap_between():
+    frames = np.random.default_rng(0).integers(0, 255, (2, 3, 50, 50, 3), dtype=np.uint8)
+    sheet = tiled(frames)
+    side = 150  # three times 50: the first multiple beyond 112
+    assert sheet.shape == (2 * side + GAP_PX, 3 * side + 2 * GAP_PX, 3)
+    assert (sheet[side : side + GAP_PX] == 255).all()
+    assert (sheet[:, side : side + GAP_PX] == 255).all()
+    second = sheet[side + GAP_PX :, 2 * (side + GAP_PX) :]
+    assert np.array_equal(second[1::3, 1::3], frames[1, 2])
+    assert tiled(frames.repeat(3, 2).repeat(3, 3)).shape == sheet.shape
