@@ -14,6 +14,7 @@ from sdjepa.data.audit import Check, audit
 from sdjepa.data.collect import collect
 from sdjepa.data.convert import convert
 from sdjepa.data.episodes import Episodes
+from sdjepa.data.pack import write_pack
 from sdjepa.data.pictures import frozen, is_plain
 from sdjepa.data.redrawing import nearest_lag
 
@@ -58,6 +59,12 @@ def test_good_frames_reduced_in_another_way_do_not_fail_before_or_after_converti
     (copy / "dataset.json").write_text(json.dumps(info))
     again = checks(copy)["frames"]
     assert (again.verdict, again.found) == (first.verdict, first.found)
+
+
+def test_a_pack_of_good_frames_reduced_in_another_way_does_not_fail(large, tmp_path):
+    with Episodes.open(foreign(large, tmp_path / "theirs.h5", as_they_are)) as data:
+        pack = write_pack(data, [(0, 1), (2, 5), (3, 4)], tmp_path / "p", offset=9, protocol="lewm")
+    assert checks(pack)["frames"].verdict in ("warn", "pass")
 
 
 @pytest.mark.parametrize("reduce", [as_they_are, coarse])

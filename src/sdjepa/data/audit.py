@@ -233,7 +233,8 @@ def _lag(data: Episodes) -> Iterator[Check]:
         yield Check("action lag", "skipped", "no state column to compare actions with")
         return
     if not any(sound(data.column("action"))) or not all(any(sound(data.column(n))) for n in names):
-        yield Check("action lag", "fail", f"nothing to tell by: {unsound(data)}")
+        said = unsound(data, names) or "no row has an action"
+        yield Check("action lag", "fail", f"nothing to tell by: {said}")
         return
     gains = lag_gains(data, names)
     found = ", ".join(f"lag {lag:+d}: {gain:.3f}" for lag, gain in gains.items())

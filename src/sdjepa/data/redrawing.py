@@ -20,7 +20,8 @@ GREY_LEVELS = 1.0  # mean absolute difference of frames that were reduced in ano
 # Two processors' frames differ by less, Push-T's contact dots by more, but only in a few pixels.
 LITTLE = 8
 FEW_PIXELS, FEW_SHARE = 8, 0.005
-LEAST_VOTES = 3  # of so few rows nothing is said
+LEAST_VOTES = 3  # of fewer rows nothing is said
+NEIGHBOURS = 2  # rows apart; late frames are as near to what these show as to their own
 
 Frames = Int[np.ndarray, "n h w 3"]
 
@@ -32,7 +33,7 @@ class Redrawn:
     gap: float  # mean absolute difference from its own frame, in grey levels
     apart: int  # pixels that differ by more than a little
     lag: int | None  # the row, from the one before to the one after, whose frame is nearest
-    astray: bool  # nearer to the frame of another row that was drawn
+    astray: bool  # nearer to the frame of another row that was drawn, no neighbour
     reversed: bool  # nearer with red and blue exchanged
 
 
@@ -57,7 +58,7 @@ def redraw(data: Episodes, env: Env, rows: Int[np.ndarray, "n"]) -> list[Redrawn
                 gap=float(off.mean()),
                 apart=int((off > LITTLE).any(-1).sum()),
                 lag=nearest_lag(around) if around is not None else None,
-                astray=bool(far.min() < far[at]),
+                astray=bool((far[np.abs(rows - row) > NEIGHBOURS] < far[at]).any()),
                 reversed=bool(distances(picture[..., ::-1], own[[at]])[0] < far[at]),
             )
         )
@@ -83,20 +84,18 @@ def nearest_lag(distance: Float[np.ndarray, "3"]) -> int | None:
 
 def faults(drawn: Sequence[Redrawn]) -> list[str]:
     """What is wrong with most frames, however they were reduced."""
-    votes = [each.lag for each in drawn if each.lag is not None]
-    late, early = (votes.count(lag) for lag in (1, -1))
     said = []
-    if len(votes) >= LEAST_VOTES and 2 * late > len(votes):
-        said.append(f"frames are one row late ({late} of {len(votes)})")
-    elif len(votes) >= LEAST_VOTES and 2 * early > len(votes):
-        said.append(f"frames are one row early ({early} of {len(votes)})")
-    for how, what in (
-        ("reversed", "with red and blue exchanged the frames are nearer"),
-        ("astray", "frames are nearer to states of other rows"),
+    for wrong, what in (
+        ([each.reversed for each in drawn], "with red and blue exchanged the frames are nearer"),
+        ([each.astray for each in drawn], "frames are nearer to states of other rows"),
     ):
-        count = sum(getattr(each, how) for each in drawn)
-        if 2 * count > len(drawn):
-            said.append(f"{what} ({count} of {len(drawn)})")
+        if 2 * sum(wrong) > len(drawn):
+            said.append(f"{what} ({sum(wrong)} of {len(drawn)})")
+    votes = [each.lag for each in drawn if each.lag is not None]
+    for lag, name in ((1, "late"), (-1, "early")):
+        count = votes.count(lag)
+        if not said and len(votes) >= LEAST_VOTES and 2 * count > len(votes):
+            said.append(f"frames are one row {name} ({count} of {len(votes)})")
     return said
 
 
@@ -108,9 +107,12 @@ def within(drawn: Sequence[Redrawn], *, size: int, exact: bool) -> bool:
 
 
 def as_drawn(data: Episodes) -> bool:
-    """Whether frames should be equal to those drawn here: ours, and not reduced a second time."""
+    """Whether frames should be equal to those drawn here: ours, and not reduced a second time.
+
+    Where the frames of a pack come from is not known.
+    """
     converted, collected = data.info.get("converted") or {}, data.info.get("collect") or {}
-    if not (data.ours and converted.get("ours", True)):
+    if not data.ours or not converted.get("ours", True) or "pack" in data.info:
         return False
     return (
         collected["size"] == data.image_size if "size" in collected else not converted.get("size")

@@ -4,7 +4,7 @@ A simulator is asked only for rows whose numbers could be a state. What it still
 be the data's fault, with its own words.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -52,13 +52,13 @@ def sound_states(data: Episodes) -> Bool[np.ndarray, "rows"]:
     return whole
 
 
-def unsound(data: Episodes) -> str:
+def unsound(data: Episodes, names: Sequence[str] | None = None) -> str:
     """Of which columns some numbers can be no state or action, in words; empty if there are none.
 
-    The last action of an episode is none.
+    Asked is of states to be restored, or of `names`, and of actions, but for an episode's last.
     """
     said = []
-    for name in (*state_columns(data), "action"):
+    for name in (*(state_columns(data) if names is None else names), "action"):
         bad = ~sound(data.column(name))
         if name == "action":
             bad[data.offsets + data.lengths - 1] = False
