@@ -71,11 +71,9 @@ def audit(
     checks: list[Check] = []
     with Episodes.open(path) as data:
         amiss = misfit(data)
-        sim = env
-        if data.env in NAMES and amiss is None and sim is None:
-            shadow = (data.info.get("collect") or {}).get("shadow", 0)
-            sim = make(data.env, shadow=shadow)
-        sim = sim if data.env in NAMES and amiss is None else None
+        known = data.env in NAMES and amiss is None
+        shadow = (data.info.get("collect") or {}).get("shadow", 0)
+        sim = (env or make(data.env, shadow=shadow)) if known else None
         offset = data.info.get("pack", {}).get("offset", offset)
         steps = [
             lambda: _structure(data),
