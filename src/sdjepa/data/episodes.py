@@ -105,6 +105,11 @@ class Episodes:
         return self._store.shapes["action"][0]
 
     @property
+    def frame_shape(self) -> tuple[int, ...]:
+        """Of a frame as it is stored: height, width, colours."""
+        return self._store.frame_shape
+
+    @property
     def image_size(self) -> int:
         """Pixels a side, as read; frames that are not square must be converted first."""
         if self._side is not None:
