@@ -12,7 +12,7 @@ from jaxtyping import UInt8
 from sdjepa.data.episodes import Episodes
 from sdjepa.data.layout import reduce_frames
 from sdjepa.data.lerobot import LeRobot
-from sdjepa.data.writer import Packed, Writer, make_split, pack
+from sdjepa.data.writer import Packed, Writer, make_split, pack, refuse_taken
 from sdjepa.envs.base import NAMES, env_class, guess
 from sdjepa.errors import UserError
 from sdjepa.runs import Progress, silent
@@ -35,8 +35,14 @@ def convert(
 ) -> Path:
     """Copy `source` to `out`; a `size` reduces frames by area averaging, `camera` and `action` pick
     features of a LeRobot folder, `compress=False` is for programs without an HDF5 plug-in."""
+    refuse_taken(out)
     if env is not None and env not in NAMES:
         raise UserError(f"unknown environment {env!r}; there are {', '.join(NAMES)}")
+    if not source.exists() and len(source.parts) == 2:
+        raise UserError(
+            f"no folder {source}; a dataset of a hub is first to be fetched: hf download "
+            f"--repo-type dataset {source} --local-dir DIR"
+        )
     if (source / "meta" / "info.json").exists():
         robot = LeRobot.open(source, camera=camera, action=action)
         side = _side(robot.frame_shape(), source, wanted=size)

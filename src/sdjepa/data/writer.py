@@ -83,12 +83,23 @@ def pack(
     return packing.close(columns)
 
 
+def refuse_taken(out: Path) -> None:
+    """Refuse a place that holds a dataset, or what would be written over."""
+    if (out / FILE).exists():
+        raise UserError(f"{out} already holds a dataset; remove it or choose another place")
+    if out.resolve() == Path.cwd():
+        raise UserError("the dataset would lie among the files here; name a folder of its own")
+    for name in (CARD, "card.json", "card.md", "card.png"):
+        if (out / name).exists():
+            raise UserError(
+                f"{out / name} would be written over; remove it or choose another place"
+            )
+
+
 class Writer:
     """Writes one dataset; leaving the block without `finish` leaves nothing behind."""
 
     def __init__(self, out: Path, *, image_size: int, compress: bool = True) -> None:
-        if (out / FILE).exists():
-            raise UserError(f"{out} already holds a dataset; remove it or choose another place")
         self._out = out
         self._size = image_size
         self._compress = compress
