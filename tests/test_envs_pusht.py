@@ -395,3 +395,91 @@ def test_a_step_is_the_simulators_step_to_the_last_bit(env):
         ours = env.observe()
         assert all(np.array_equal(ours[name], theirs[name]) for name in ours)
         assert ours["n_contacts"] == contacts
+
+
+def test_measures_are_what_they_are_called_the_goals_first():
+    state = np.array([[256.0, 156, 256, 256, np.pi / 4, 0, 0], [259, 160, 286, 296, 0, 0, 0]])
+    found = base.env_class("pusht").measures({"state": state})
+    assert list(found) == ["block_goal_dist", "block_angle_err", "agent_block_dist", "agent_speed"]
+    assert found["block_goal_dist"] == pytest.approx([0, 50])
+    assert found["block_angle_err"] == pytest.approx([0, np.pi / 4])
+    assert found["agent_block_dist"] == pytest.approx([100, np.hypot(27, 136)])
+    assert found["agent_speed"] == pytest.approx([0, 5])
+
+
+def test_a_block_that_only_turns_has_been_touched_and_a_whole_turn_is_none():
+    state = np.zeros((5, 7))
+    state[:, 4] = [0.0, 0.0, 0.1, 0.1, 0.1 + 2 * np.pi]
+    assert base.env_class("pusht").events({"state": state})["contact"].tolist() == [2]
+
+
+def test_the_block_lies_where_the_pusher_wants_it_within_20_px_and_20_degrees(env):
+    env.reset(np.random.default_rng(0))
+    cases = (([19, 0, 0], True), ([21, 0, 0], False), ([0, 0, 0.34], True), ([0, 0, 0.36], False))
+    for off, there in cases:
+        env._aim = np.array([250.0, 250, 1])
+        env.set_state({"state": np.array([100.0, 100, *(env._aim + off), 0, 0])})
+        assert env.succeeded() == there, off
+
+
+def test_the_goal_a_reset_draws_has_its_angle_within_a_turn(env):
+    for seed in range(40):
+        env.reset(np.random.default_rng(seed))
+        assert 0 <= env._env.goal_state[4] < 2 * np.pi
+
+
+def test_the_noise_of_an_episode_is_drawn_up_to_what_is_asked_for(env, monkeypatch):
+    levels = []
+    monkeypatch.setattr(
+        env, "_toward", lambda target, level, rng: levels.append(level) or np.zeros(2, np.float32)
+    )
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        env.reset(rng)
+        env.set_state({"state": np.array([250.0, 250, 100, 100, 0, 0, 0])})
+        env.policy("pusher", noise=0.5, rng=rng)()
+    assert 0 <= min(levels) < 2 < 8 < max(levels) <= 10
+
+
+def test_a_replay_leaves_at_least_half_of_a_demonstration(tmp_path):
+    env = base.make("pusht")
+    state = np.tile(np.array([200.0, 200, 300, 300, 0]), (40, 1))
+    np.savez(tmp_path / "a.npz", state=state, action=state[:, :2], episode_ends=np.array([40]))
+    lengths = []
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        env.reset(rng)
+        policy = env.policy("demos", noise=0.0, rng=rng, demos_given=tmp_path / "a.npz")
+        count = 0
+        while policy() is not None:
+            count += 1
+        lengths.append(count)
+    assert 20 < min(lengths) < max(lengths) <= 40
+    assert len(set(lengths)) > 5
+
+
+def test_what_a_far_target_asks_for_is_clipped(env):
+    env.reset(np.random.default_rng(0))
+    asked = env._toward(np.array([2000.0, -2000]), 0.0, np.random.default_rng(0))
+    assert np.abs(asked).tolist() == [1, 1]
+
+
+def test_the_distance_leaves_the_angle_out(env):
+    state = np.array([200.0, 200, 300, 300, 1, 0, 0])
+    env.set_state({"state": state})
+    env.set_goal({"state": state + np.array([3, 0, 0, 4, 0.5, 0, 0])})
+    assert env.distance() == pytest.approx(5)
+    assert not env.solved()
+
+
+def test_whatever_is_asked_for_a_step_is_the_simulators(env):
+    """A planner's actions may lie beyond the bounds, and the simulator does not clip."""
+    rng = np.random.default_rng(9)
+    for _ in range(30):
+        env.reset(rng)
+        row, action = env.observe(), rng.uniform(-2, 2, 2)
+        env.step(action)
+        ours = env.observe()
+        env.set_state(row)
+        env._env.step(action)
+        assert np.array_equal(ours["state"], env.observe()["state"])
