@@ -141,15 +141,46 @@ def test_the_result_is_a_line_of_its_own_below_the_bar(tmp_path):
             seen += piece
     os.close(ours)
     assert watched.wait() == 0
-    bar, said = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen.decode()).split("\r\n", 1)
+    bar, *rest = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen.decode()).split("\r\n")
     assert "3/3" in bar
-    assert "".join(said.split()) == str(out)
+    about, said = "".join(rest).split("/card.md")
+    assert about.startswith("3 episodes, 15 frames of 16 px")
+    assert said == str(out)
 
 
 def test_two_ways_to_say_how_much_are_one_too_many(sdjepa, tmp_path):
     asked = ("collect", "tworoom", "--out", tmp_path / "set", "--episodes", "3", "--frames", "9")
     assert "give one of them" in refused(sdjepa, *asked)
-    assert "(in this command)" in refused(sdjepa, *asked[:4], "--episodes", "0")
+    assert "'--episodes'" in refused(sdjepa, *asked[:4], "--episodes", "0")
+    said = refused(sdjepa, *asked[:4], "--set", "collect.episodes=0")
+    assert "collect.episodes = 0" in said
+    assert "(in this command)" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("collect tworoom --episodes some --out x", "'--episodes'"),
+        ("collect tworoom", "'--out'"),
+        ("collect tworoom --out x --frames 0", "'--frames'"),
+        ("collect tworoom --out x --noise inf", "noise = inf"),
+        ("collect tworoom --out x --steps 1000000000000", "steps = 1000000000000"),
+        ("collect tworoom --out x --wrokers 2", "--wrokers"),
+        ("collect tworoom --out .", "name a folder"),
+        ("data pack a b --seed -1", "'--seed'"),
+        ("data card a --tasks 0", "'--tasks'"),
+        ("data convert lerobot/pusht out", "hf download"),
+        ("train nowhere.toml --out x", "pusht-fast.toml"),
+        ("train --set colect.size=3 --out x recipes/demo.toml", "'colect' in this command"),
+        ("nonsense", "sdjepa --help"),
+    ],
+)
+def test_words_that_make_no_command_are_one_line(sdjepa, tmp_path, monkeypatch, words, told):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes" / "demo.toml").write_text('rung = "A2"')
+    assert told in refused(sdjepa, *words.split())
+    assert [path.name for path in tmp_path.iterdir()] == ["recipes"]
 
 
 def test_a_run_in_use_is_refused(sdjepa, a_run):

@@ -1,14 +1,22 @@
 """A full disk: one line, nothing half-written, and the same command finishes the work later."""
 
+import errno
+import io
 import json
+import os
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sdjepa.config import Collect
 from sdjepa.data.collect import collect
 from sdjepa.data.episodes import Episodes
+from sdjepa.data.sink import Sink
 
 SETTINGS = Collect(env="tworoom", episodes=12, steps=40, size=64, workers=1)
 # A limit on file size fails a write as a full disk does, and needs no privileges.
@@ -67,3 +75,47 @@ def test_converting_onto_a_full_disk_leaves_nothing(dataset, tmp_path):
     assert not out.exists()
     with Episodes.open(dataset) as data:
         assert data.num_rows == 12 * 41
+
+
+@pytest.mark.slow
+def test_the_last_bytes_are_refused_as_the_first_are(dataset, tmp_path):
+    """HDF5 writes columns and its index when it closes a file, and dies of a failure there."""
+    whole = (dataset / "episodes.h5").stat().st_size
+    for short in (60_000, 30_000, 15_000, 8_000, 5_000, 3_000, 2_000, 1_000, 500):
+        out = tmp_path / f"copy-{short}"
+        call = f"convert(Path({str(dataset)!r}), Path({str(out)!r}))"
+        ended = limited(whole - short, module="convert", work="convert", call=call)
+        assert ended.returncode == 2, ended.stderr
+        assert "could not write" in ended.stdout
+        assert len(ended.stdout.splitlines()) == 1
+        assert ended.stderr == ""
+        assert not out.exists()
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 300), st.binary(min_size=1, max_size=60)), max_size=20),
+    st.integers(0, 400),
+)
+def test_a_sink_reads_back_what_was_written_whether_the_disk_took_it_or_not(writes, room):
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        sink, like = Sink(Path(folder) / "file"), io.BytesIO()
+
+        def narrow(file: int, data: memoryview, place: int) -> int:
+            if place >= room:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return pwrite(file, data[: room - place], place)
+
+        pwrite = os.pwrite
+        patch.setattr(os, "pwrite", narrow)
+        for place, data in writes:
+            for file in (sink, like):
+                file.seek(place)
+                file.write(memoryview(data))
+        sink.seek(0)
+        assert sink.read() == like.getvalue()
+        if like.tell() and len(like.getvalue()) > room:
+            with pytest.raises(OSError, match="No space left"):
+                sink.check()
+        else:
+            sink.check()
+        sink.close()

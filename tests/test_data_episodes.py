@@ -12,6 +12,7 @@ import zstandard
 from sdjepa.config import Collect
 from sdjepa.data import hdf5
 from sdjepa.data.collect import collect
+from sdjepa.data.convert import convert
 from sdjepa.data.episodes import Episodes
 from sdjepa.errors import UserError
 from small import foreign
@@ -81,10 +82,23 @@ def test_other_pictures_than_the_cameras_are_no_state(tmp_path):
     [
         (lambda info: [info], "has format None"),
         (lambda info: info | {"format": 0}, "has format 0"),
-        (lambda info: {k: v for k, v in info.items() if k != "split"}, "does not say 'split'"),
-        (lambda info: {k: v for k, v in info.items() if k != "env"}, "does not say 'env'"),
+        (
+            lambda info: {k: v for k, v in info.items() if k != "split"},
+            "dataset.json: split: Field required",
+        ),
+        (
+            lambda info: {k: v for k, v in info.items() if k != "env"},
+            "dataset.json: env: Field required",
+        ),
         (lambda info: info | {"split": info["split"] | {"test": [999]}}, "not one of 4 episodes"),
         (lambda info: info | {"action": {"mean": [0, 0], "std": [None, 1]}}, "are not finite"),
+        (lambda info: info | {"action": {"mean": [0], "std": [1]}}, "not of 2 numbers"),
+        (lambda info: info | {"action": None}, "action: "),
+        (lambda info: info | {"split": [[0, 1, 2, 3]]}, "split: "),
+        (lambda info: info | {"columns": []}, "columns: "),
+        (lambda info: info | {"policy": "expert"}, "policy: "),
+        (lambda info: info | {"collect": 3}, "collect: "),
+        (lambda info: info | {"pack": {}}, "pack.offset: "),
     ],
 )
 def test_a_description_that_cannot_be_true_is_refused_in_one_line(
@@ -97,6 +111,23 @@ def test_a_description_that_cannot_be_true_is_refused_in_one_line(
     with pytest.raises(UserError, match=message) as error:
         Episodes.open(copy).action_stats()
     assert "\n" not in str(error.value)
+
+
+def test_rows_without_their_description_can_be_had_again(dataset, tmp_path):
+    """By the command that the error names."""
+    copy, again = tmp_path / "set", tmp_path / "again"
+    shutil.copytree(dataset, copy)
+    (copy / "dataset.json").unlink()
+    with pytest.raises(UserError, match="sdjepa data convert") as error:
+        Episodes.open(copy)
+    source = str(error.value).partition("sdjepa data convert ")[2].split()[0]
+    with Episodes.open(convert(Path(source), again)) as data, Episodes.open(dataset) as whole:
+        assert np.array_equal(data.column("state"), whole.column("state"))
+        assert np.array_equal(data.frames(range(20)), whole.frames(range(20)))
+    (copy / "episodes.h5").rename(copy / "elsewhere")
+    (copy / "dataset.json").write_text("{}")
+    with pytest.raises(UserError, match=r"dataset.json but no episodes.h5"):
+        Episodes.open(copy)
 
 
 def test_a_missing_dataset_names_the_command_that_makes_one(tmp_path):

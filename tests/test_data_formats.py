@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -159,17 +160,22 @@ def test_a_pack_stands_in_for_its_dataset_when_tasks_are_placed(dataset, tmp_pat
 # --- LeRobot ---
 
 
-@pytest.fixture(scope="module")
-def robot(tmp_path_factory):
-    """A LeRobot v3 folder: two episodes in one parquet file and one video, 24 x 32 pixels."""
-    cv2 = pytest.importorskip("cv2")
+CODECS = {
+    "av1": ("libsvtav1", {"g": "2", "crf": "30"}),  # LeRobot's own
+    "h264": ("libx264", {"g": "250", "bf": "3"}),  # pictures that are not coded in order
+}
+
+
+@pytest.fixture(scope="module", params=CODECS)
+def robot(tmp_path_factory, request):
+    """A LeRobot v3 folder: two episodes in one parquet file and one video, 64 x 96 pixels."""
     pa = pytest.importorskip("pyarrow")
     from pyarrow import parquet
 
     root = tmp_path_factory.mktemp("robot") / "set"
     camera, lengths, fps = "observation.images.front", (7, 5), 10
     features = {
-        camera: {"dtype": "video", "shape": [24, 32, 3], "names": None},
+        camera: {"dtype": "video", "shape": [64, 96, 3], "names": None},
         "observation.state": {"dtype": "float32", "shape": [3], "names": None},
         "action": {"dtype": "float32", "shape": [2], "names": None},
         "timestamp": {"dtype": "float32", "shape": [1], "names": None},
@@ -188,15 +194,8 @@ def robot(tmp_path_factory):
     (root / "meta/info.json").write_text(json.dumps(info))
     rng = np.random.default_rng(0)
     rows, episodes, start = [], [], 0
-    film = cv2.VideoWriter(
-        str(root / f"videos/{camera}/chunk-000/file-000.mp4"),
-        cv2.VideoWriter_fourcc(*"mp4v"),
-        fps,
-        (32, 24),
-    )
     for number, length in enumerate(lengths):
         for step in range(length):
-            film.write(np.full((24, 32, 3), 20 * (start + step), np.uint8))
             rows.append(
                 {
                     "observation.state": rng.normal(size=3).astype(np.float32).tolist(),
@@ -218,12 +217,24 @@ def robot(tmp_path_factory):
             }
         )
         start += length
-    film.release()
+    film = root / f"videos/{camera}/chunk-000/file-000.mp4"
+    write_film(film, [20 * number for number in range(start)], fps, *CODECS[request.param])
     parquet.write_table(pa.Table.from_pylist(rows[::-1]), root / "data/chunk-000/file-000.parquet")
     parquet.write_table(
         pa.Table.from_pylist(episodes), root / "meta/episodes/chunk-000/file-000.parquet"
     )
     return root
+
+
+def write_film(path: Path, greys: list[int], fps: int, codec: str, options: dict[str, str]) -> None:
+    av = pytest.importorskip("av")
+    with av.open(str(path), "w") as film:
+        stream = film.add_stream(codec, rate=fps, options=options)
+        stream.width, stream.height, stream.pix_fmt = 96, 64, "yuv420p"
+        for grey in greys:
+            picture = np.full((64, 96, 3), grey, np.uint8)
+            film.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        film.mux(stream.encode())
 
 
 def test_a_lerobot_folder_becomes_a_dataset_with_every_frame_at_its_row(robot, tmp_path):
@@ -241,14 +252,14 @@ def test_a_lerobot_folder_becomes_a_dataset_with_every_frame_at_its_row(robot, t
 def test_a_lerobot_folder_asks_for_what_it_needs(robot, tmp_path):
     with pytest.raises(UserError, match="sdjepa data convert"):
         Episodes.open(robot)
-    with pytest.raises(UserError, match=r"24 x 32.*--size"):
+    with pytest.raises(UserError, match=r"64 x 96.*--size"):
         convert(robot, tmp_path / "set")
     with pytest.raises(UserError, match=r"no camera 'wrist'.*front"):
         convert(robot, tmp_path / "set", size=16, camera="wrist")
     with pytest.raises(UserError, match=r"choose --action from observation\.state, action"):
         convert(robot, tmp_path / "set", size=16, action="torque")
     with Episodes.open(
-        convert(robot, tmp_path / "set", size=16, action="observation.state")
+        convert(robot, tmp_path / "set", size=16, action="observation.state", camera="front")
     ) as data:
         assert data.action_dim == 3
 
@@ -258,8 +269,23 @@ def test_a_lerobot_folder_asks_for_what_it_needs(robot, tmp_path):
     [
         (lambda robot: next(robot.rglob("*.mp4")).unlink(), "has no video file-000.mp4"),
         (lambda robot: shutil.rmtree(robot / "meta" / "episodes"), "no episode table"),
-        (lambda robot: rewrite(robot, "features"), "lacks 'features'"),
-        (lambda robot: rewrite(robot, "data_path"), "lacks 'data_path'"),
+        (lambda robot: next(robot.rglob("*.mp4")).write_bytes(b""), "file-000.mp4 is damaged"),
+        (lambda robot: cut(next(robot.rglob("*.mp4"))), "file-000.mp4 is damaged"),
+        (lambda robot: next(robot.glob("data/*/*")).unlink(), "has no data/chunk-000/file-000"),
+        (lambda robot: cut(next(robot.glob("data/*/*"))), "a parquet file is damaged"),
+        (lambda robot: describe(robot, features=None), "lacks 'features'"),
+        (lambda robot: describe(robot, data_path=None), "lacks 'data_path'"),
+        (lambda robot: describe(robot, data_path=3), "not read as LeRobot writes it"),
+        (lambda robot: describe(robot, features=[]), "not read as LeRobot writes it"),
+        (lambda robot: describe(robot, fps=0), "not read as LeRobot writes it"),
+        (lambda robot: describe(robot, fps=5), "does not have 5 a second"),
+        (lambda robot: describe(robot, fps="fast"), "not read as LeRobot writes it"),
+        (lambda robot: (robot / "meta/info.json").write_text("[]"), "not read as LeRobot"),
+        (lambda robot: change(robot, "episodes", from_timestamp=5.0), "ends after 0 of 7"),
+        (lambda robot: change(robot, "episodes", from_timestamp=None), "not read as LeRobot"),
+        (lambda robot: change(robot, "episodes", length=0), "one without a row"),
+        (lambda robot: change(robot, "data", action=None), "not read as LeRobot"),
+        (lambda robot: change(robot, "data", episode_index=0), "holds 12 rows of episode 0"),
     ],
 )
 def test_a_lerobot_folder_that_lacks_something_says_what(robot, tmp_path, spoil, message):
@@ -272,11 +298,28 @@ def test_a_lerobot_folder_that_lacks_something_says_what(robot, tmp_path, spoil,
     assert not (tmp_path / "set").exists()
 
 
-def rewrite(robot: Path, without: str) -> None:
+def describe(robot: Path, **said: Any) -> None:
+    """Change what info.json says; None takes it away."""
     path = robot / "meta" / "info.json"
-    info = json.loads(path.read_text())
-    del info[without]
-    path.write_text(json.dumps(info))
+    info = {**json.loads(path.read_text()), **said}
+    path.write_text(json.dumps({key: value for key, value in info.items() if value is not None}))
+
+
+def change(robot: Path, table: str, **values: Any) -> None:
+    """Put these values into every row of a table."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    (path,) = robot.rglob(f"{table}/*/*.parquet")
+    rows = parquet.read_table(path).to_pylist()
+    for row in rows:
+        for end, value in values.items():
+            row[next(key for key in row if key.endswith(end))] = value
+    parquet.write_table(pa.Table.from_pylist(rows), path)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
 # --- stable-worldmodel ---

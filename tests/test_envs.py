@@ -179,3 +179,51 @@ def test_frames_shot_and_developed_together_are_the_frames_taken_one_by_one(env)
     assert all(np.array_equal(a, b) for a, b in zip(together, singly, strict=True))
     assert env.develop() == []
     assert not np.array_equal(singly[0], singly[-1])
+
+
+def test_a_goal_outlives_the_setting_of_a_state(env):
+    """A planner whose model is the simulator sets states hundreds of times under one goal."""
+    env.reset(np.random.default_rng(1))
+    row = env.observe()
+    env.reset(np.random.default_rng(2))
+    goal = env.observe()
+    env.set_goal(goal)
+    env.set_state(row)
+    far = env.distance()
+    env.set_goal(goal)
+    assert env.distance() == far > 0
+
+
+def test_random_actions_fill_the_action_space(env):
+    policy = env.policy("random", noise=1.0, rng=np.random.default_rng(6))
+    actions = np.stack([policy() for _ in range(2000)])
+    assert (env.action_low == -1).all()
+    assert (env.action_high == 1).all()
+    assert actions.std(0) == pytest.approx(np.full(env.action_dim, 3**-0.5), abs=0.02)
+
+
+def test_a_neighbours_reset_and_goal_leave_an_environment_where_it_is(env):
+    other = base.make(env.name)
+    env.reset(np.random.default_rng(1))
+    env.set_goal(env.observe())
+    before = env.observe()
+    other.reset(np.random.default_rng(2))
+    other.set_goal(other.observe())
+    other.policy(other.policies[-1], noise=1.0, rng=np.random.default_rng(3))
+    other.step(np.full(other.action_dim, 0.5))
+    for name, value in env.observe().items():
+        assert np.array_equal(value, before[name]), name
+    assert env.solved()
+
+
+def test_an_aim_does_not_outlive_the_reset():
+    for name in ("pusht", "reacher"):
+        env = base.make(name)
+        env.reset(np.random.default_rng(0))
+        actor = {"pusht": "pusher", "reacher": "expert"}[name]
+        env.policy(actor, noise=0.0, rng=np.random.default_rng(0))()
+        env.reset(np.random.default_rng(1))
+        if name == "pusht":
+            env.set_state({"state": np.array([100.0, 100, 0, 0, 0, 0, 0])})
+        assert env._aim is None
+        assert not env.succeeded()

@@ -1,9 +1,12 @@
 """Cube: seeds that count, pictures that survive a neighbour's reset, an arm that does not idle."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
 from sdjepa.envs import base, gl, library
+from sdjepa.envs.cube import NOISE_SHAPE
 
 
 @pytest.fixture(scope="module")
@@ -149,3 +152,139 @@ def test_a_smaller_shadow_map_changes_pixels_a_little_and_only_when_asked(env):
     gap = np.abs(small.paint(env._env._data, "front_pixels").astype(int) - env.frame())
     small.close()
     assert 0 < gap.mean() < 1
+
+
+def test_all_cubes_of_a_process_draw_by_one_context(env, other):
+    env.frame()
+    before = dict(gl._painters)
+    other.frame()
+    assert gl._painters == before
+
+
+def test_a_new_target_is_the_episodes_own_and_well_away_from_the_cube(env):
+    env.reset(np.random.default_rng(0))
+    drawn = []
+    for number in (1, 2):
+        np.random.seed(number)
+        rng = np.random.default_rng(3)
+        for _ in range(30):
+            env.draw_target(rng)
+            row = env.observe()
+            target = row["privileged_target_block_pos"]
+            assert np.linalg.norm((target - row["privileged_block_0_pos"])[:2]) >= 0.1
+            drawn.append(target)
+    assert np.array_equal(drawn[:30], drawn[30:])
+
+
+@pytest.mark.parametrize("name", ["expert", "plan"])
+def test_noise_is_added_once_in_ogbenchs_shape_and_not_at_all_where_none_is_asked_for(env, name):
+    for noise in (0.0, 0.3):
+        rng = np.random.default_rng(0)
+        env.reset(rng)
+        policy = env.policy(name, noise=noise, rng=rng)
+        policy._oracle.select_action = lambda seen, info: np.zeros(5)
+        spread = np.std([policy() for _ in range(400)], axis=0)
+        if noise and name == "expert":
+            assert spread / spread[0] == pytest.approx(NOISE_SHAPE, rel=0.2)
+            assert 0 < spread[0] <= 0.03
+        else:  # a plan is noisy before it is asked for
+            assert not spread.any()
+
+
+def test_a_goal_is_where_it_was_after_a_state_is_set(env):
+    env.reset(np.random.default_rng(1))
+    row = env.observe()
+    env.reset(np.random.default_rng(2))
+    target = env.observe()["privileged_target_block_pos"]
+    env.set_state(row)
+    assert np.array_equal(env.observe()["privileged_target_block_pos"], target)
+
+
+def test_measures_are_what_they_are_called_the_goals_first():
+    columns = {
+        "privileged_block_0_pos": np.array([[0.0, 0, 0], [0.3, 0.4, 0]]),
+        "privileged_target_block_pos": np.zeros((2, 3)),
+        "proprio_effector_pos": np.array([[3.0, 4, 0], [0.3, 0.4, 1]]),
+        "proprio_gripper_contact": np.array([[0.0], [1.0]]),
+        "proprio_gripper_opening": np.array([[0.5], [0.25]]),
+        "privileged_block_0_yaw": np.array([[0.1], [0.2]]),
+    }
+    kind = base.env_class("cube")
+    found = {name: values.tolist() for name, values in kind.measures(columns).items()}
+    assert list(found.items()) == [
+        ("block_target_dist", [0, 0.5]),
+        ("effector_block_dist", [5, 1]),
+        ("gripper_contact", [0, 1]),
+        ("gripper_opening", [0.5, 0.25]),
+        ("block_yaw", [0.1, 0.2]),
+    ]
+    assert kind.path(columns).tolist() == [[0, 0], [0.3, 0.4]]
+
+
+def test_an_exchanged_part_is_at_rest(env):
+    rows, _ = drive(env, "random", 1, 5)
+    assert np.abs(rows[5]["qvel"]).max() > 0
+    mixed = env.exchange(rows[5], rows[0], "cube")
+    assert not mixed["qvel"].any()
+    assert np.array_equal(mixed["qpos"][:14], rows[5]["qpos"][:14])
+    assert np.array_equal(mixed["qpos"][14:], rows[0]["qpos"][14:])
+
+
+def test_the_distance_counts_height(env):
+    env.reset(np.random.default_rng(0))
+    row = env.observe()
+    env.set_goal({"privileged_block_0_pos": row["privileged_block_0_pos"] + [0.3, 0, 0.4]})
+    assert env.distance() == pytest.approx(0.5)
+
+
+def test_the_picture_does_not_show_the_target(env):
+    env.reset(np.random.default_rng(1))
+    row = env.observe()
+    env.set_goal(row | {"privileged_block_0_pos": row["privileged_block_0_pos"] + [0.1, 0.1, 0.1]})
+    before = env.frame()
+    env.set_goal(row | {"privileged_block_0_pos": row["privileged_block_0_pos"] - [0.1, 0.1, -0.1]})
+    env.set_state(row)
+    assert np.array_equal(env.frame(), before)
+
+
+def test_each_shadow_map_has_its_own_pictures(env):
+    env.reset(np.random.default_rng(1))
+    small = base.make("cube", shadow=512)
+    small.reset(np.random.default_rng(1))
+    whole = env.frame()
+    asked = small.frame()
+    small.shoot()
+    assert 0 < np.abs(asked.astype(int) - whole).mean() < 1
+    assert np.array_equal(small.develop()[0], asked)
+    assert np.array_equal(env.frame(), whole)
+
+
+def test_a_thread_draws_by_a_context_of_its_own(env):
+    """A context belongs to the thread that made it: Lance's writer once asked from its own."""
+
+    def elsewhere():
+        made = base.make("cube")
+        made.reset(np.random.default_rng(1))
+        frame = made.frame()
+        gl.close_all()
+        return frame
+
+    env.reset(np.random.default_rng(1))
+    frame = env.frame()
+    with ThreadPoolExecutor(1) as pool:
+        assert np.array_equal(pool.submit(elsewhere).result(), frame)
+    assert np.array_equal(env.frame(), frame)
+
+
+def test_the_expert_is_done_when_the_cube_lies_there_let_go_and_the_hand_is_above(env):
+    """OGBench's oracle would now carry its empty hand to a random place and wait there."""
+    env.reset(np.random.default_rng(0))
+    env.set_goal(env.observe())
+    for name in ("expert", "idle"):
+        policy = env.policy(name, noise=0.0, rng=np.random.default_rng(0))
+        for contact, height, done in ((0.0, 0.2, True), (1.0, 0.2, False), (0.0, 0.1, False)):
+            info = {
+                "proprio/gripper_contact": np.array([contact]),
+                "proprio/effector_pos": np.array([0.4, 0.0, height]),
+            }
+            assert policy._finished(info) == (done and name == "expert")

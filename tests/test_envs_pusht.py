@@ -1,7 +1,11 @@
 """Push-T: the simulator's traps, each with the guard that closes it."""
 
 import json
+import pickle
+import re
+import shutil
 
+import h5py
 import numpy as np
 import pytest
 
@@ -126,7 +130,6 @@ def recorded(env, tmp_path_factory):
 
 def _write_zarr(folder, values):
     """A zarr version 2 array in chunks of 37 rows, blosc-compressed by HDF5's filter."""
-    import h5py
     import hdf5plugin
 
     folder.mkdir(parents=True)
@@ -180,7 +183,7 @@ def test_noise_makes_two_replays_of_one_demonstration_differ(env, recorded):
     assert not np.allclose(ends[0], ends[1])
 
 
-def test_demonstrations_that_are_missing_or_something_else_are_refused(env, tmp_path, monkeypatch):
+def test_demonstrations_that_are_missing_are_refused(env, tmp_path, monkeypatch):
     monkeypatch.delenv(demos.VARIABLE, raising=False)
     rng = np.random.default_rng(0)
     assert env.default_policy(None) == "pusher"
@@ -188,23 +191,151 @@ def test_demonstrations_that_are_missing_or_something_else_are_refused(env, tmp_
         env.policy("demos", noise=1.0, rng=rng)
     with pytest.raises(UserError, match="no demonstrations at"):
         env.policy("demos", noise=1.0, rng=rng, demos_given=tmp_path / "absent.npz")
-    np.savez(tmp_path / "other.npz", state=np.zeros((4, 7)), action=np.zeros((4, 2)))
-    with pytest.raises(UserError, match="holds no demonstrations"):
-        demos.read(tmp_path / "other.npz")
-    np.savez(
-        tmp_path / "odd.npz",
-        state=np.zeros((4, 7)),
-        action=np.zeros((4, 2)),
-        episode_ends=np.array([4]),
-    )
-    with pytest.raises(UserError, match="do not belong together"):
-        demos.read(tmp_path / "odd.npz")
-    whole = (tmp_path / "odd.npz").read_bytes()
-    for kept in (0, 40, len(whole) // 2, len(whole) - 30):
-        cut = tmp_path / f"cut-{kept}.npz"
-        cut.write_bytes(whole[:kept])
-        with pytest.raises(UserError, match="holds no demonstrations"):
-            demos.read(cut)
+
+
+def refused(path, phrase):
+    with pytest.raises(UserError, match=re.escape(phrase)) as caught:
+        demos.read(path)
+    said = str(caught.value)
+    assert len(said.splitlines()) == 1
+    assert str(path) in said
+    assert "pickle" not in said
+
+
+def holding(value, row=10, dtype=float, width=2):
+    values = np.full((80, width), 200, dtype)
+    values[row] = value
+    return values
+
+
+def ending(*ends):
+    return {"episode_ends": np.array(ends)}
+
+
+@pytest.mark.parametrize(
+    ("spoiled", "phrase"),
+    [
+        ({"action": holding(np.nan)}, "action 10 is not finite;"),
+        ({"action": holding(-np.inf, slice(None))}, "action 0 is not finite;"),
+        ({"state": holding(np.inf, 79, "f4", 5)}, "state 79 is not finite;"),
+        ({"state": holding(-1e30, 3, "f4", 5)}, "state 3 holds -1e+30;"),
+        ({"action": holding(np.iinfo(int).min, 3, int)}, "action 3 holds -9.22337e+18;"),
+        ({"action": np.full((80, 2), "200")}, "action is of dtype <U3;"),
+        ({"state": np.zeros((80, 5), complex)}, "state is of dtype complex128;"),
+        ({"state": np.zeros((80, 5), bool)}, "state is of dtype bool;"),
+        ({"state": np.zeros((80, 5), object)}, "state is damaged or not of numbers;"),
+        (
+            {"state": np.zeros((80, 7))},
+            "state (80, 7), action (80, 2) and episode_ends (2,) do not",
+        ),
+        ({"state": np.zeros(5)}, "do not belong together"),
+        ({"state": np.float64(5)}, "do not belong together"),
+        ({"action": np.zeros((80, 3))}, "do not belong together"),
+        ({"action": np.zeros((79, 2))}, "do not belong together"),
+        ({"action": None, "episode_ends": None}, "lacks action, episode_ends;"),
+        ({"episode_ends": np.array(80)}, "episode_ends () do not belong together"),
+        (ending([40, 80]), "episode_ends (1, 2) do not belong together"),
+        (ending("40", "80"), "episode_ends is of dtype <U2;"),
+        (ending(np.nan, 80), "episode_ends holds nan, no whole number;"),
+        (ending(np.inf, 80), "episode_ends holds inf, no whole number;"),
+        (ending(39.5, 80), "episode_ends holds 39.5, no whole number;"),
+        (ending(60, 40, 80), "episode_ends does not rise, from 60 to 40;"),
+        ({"episode_ends": np.array([60, 40, 80], "u8")}, "episode_ends does not rise, from 60 to"),
+        (ending(-3, 80), "episode_ends does not rise, from 0 to -3;"),
+        (ending(40, 79), "episode_ends stops at 79 of 80 rows;"),
+        (ending(40, 81), "episode_ends stops at 81 of 80 rows;"),
+        ({"episode_ends": np.zeros(0, int)}, "episode_ends stops at 0 of 80 rows;"),
+    ],
+)
+def test_an_npz_that_holds_no_demonstrations_is_refused_in_one_line(tmp_path, spoiled, phrase):
+    good = {"state": np.full((80, 5), 200.0), "action": np.zeros((80, 2)), **ending(40, 80)}
+    np.savez(tmp_path / "good.npz", **good)
+    assert demos.read(tmp_path / "good.npz").ends.tolist() == [40, 80]
+    kept = {name: values for name, values in {**good, **spoiled}.items() if values is not None}
+    np.savez(tmp_path / "bad.npz", **kept)
+    refused(tmp_path / "bad.npz", phrase)
+
+
+def test_a_file_of_something_else_or_cut_short_is_no_npz(tmp_path):
+    path = tmp_path / "demos.npz"
+    np.savez(path, state=np.zeros((4, 5)), action=np.zeros((4, 2)), episode_ends=np.array([4]))
+    whole = path.read_bytes()
+    kinds = [whole[:kept] for kept in (0, 40, len(whole) // 2, len(whole) - 30)]
+    with h5py.File.in_memory() as file:
+        file["state"] = np.zeros((4, 5))
+        file.flush()
+        kinds.append(file.id.get_file_image())
+    for content in (*kinds, b"agent, block\n1, 2\n", pickle.dumps({"state": 1})):
+        path.write_bytes(content)
+        refused(path, "is no .npz of state, action, episode_ends")
+    damaged = bytearray(whole)
+    damaged[200] ^= 1
+    path.write_bytes(damaged)
+    refused(path, "state is damaged")
+    with path.open("wb") as file:
+        np.save(file, np.zeros((4, 5)))
+    refused(path, "holds one array, needed state, action, episode_ends")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "phrase"),
+    [
+        *[
+            (f"{name}/{chunk}", f"lacks chunk {name}/{chunk}; fetch it again")
+            for name, chunk in (
+                ("data/action", "0.0"),
+                ("data/state", "2.0"),
+                ("meta/episode_ends", "0"),
+            )
+        ],
+        ("data/state/.zarray", "lacks data/state/.zarray;"),
+        (b"", "chunk data/action/1.0 is cut short or damaged;"),
+        (b"\x02\x01" + bytes(14), "chunk data/action/1.0 is cut short or damaged;"),
+        ("{", "does not describe a zarr v2 array;"),
+        ("[]", "does not describe a zarr v2 array;"),
+        ({"zarr_format": 3}, "zarr_format 3 is not understood; needed 2"),
+        ({"shape": None}, "shape null is not understood;"),
+        ({"shape": 110}, "shape 110 is not understood;"),
+        ({"shape": [10**12, 2]}, "shape [1000000000000, 2] is not understood;"),
+        ({"shape": [1] * 99}, "shape [1, 1, 1"),
+        ({"chunks": [0, 2]}, "chunks [0, 2] is not understood;"),
+        ({"chunks": [-37, 2]}, "chunks [-37, 2] is not understood;"),
+        ({"chunks": [37]}, "chunks [37] is not understood;"),
+        ({"chunks": [36, 2]}, "chunk data/action/0.0 is cut short or damaged;"),
+        ({"dtype": "|O"}, 'dtype "|O" is not understood; needed numbers, like <f4'),
+        ({"dtype": None}, "dtype null is not understood;"),
+        (
+            {"compressor": {"id": "lzma"}},
+            'compressor {"id": "lzma"} is not understood; needed {"id',
+        ),
+        ({"compressor": None}, "chunk data/action/0.0 is cut short or damaged;"),
+        ({"filters": [{"id": "delta"}]}, 'filters [{"id": "delta"}] is not understood;'),
+        ({"order": "F"}, 'order "F" is not understood;'),
+        ({"dimension_separator": "/"}, 'dimension_separator "/" is not understood;'),
+    ],
+)
+def test_a_zarr_that_is_incomplete_or_of_another_kind_is_refused(recorded, tmp_path, spoil, phrase):
+    """A path is removed, bytes become a chunk, a text or a change becomes metadata."""
+    path = tmp_path / "demos.zarr"
+    shutil.copytree(recorded[0] / "demos.zarr", path)
+    about = path / "data" / "action" / ".zarray"
+    if isinstance(spoil, bytes):
+        about.with_name("1.0").write_bytes(spoil)
+    elif isinstance(spoil, dict):
+        about.write_text(json.dumps({**json.loads(about.read_text()), **spoil}))
+    elif spoil in ("{", "[]"):
+        about.write_text(spoil)
+    else:
+        (path / spoil).unlink()
+    refused(path, phrase)
+
+
+def test_a_folder_that_is_no_zarr_or_of_version_3_is_refused(tmp_path):
+    refused(tmp_path, "lacks data/state/.zarray; needed Diffusion Policy's")
+    (tmp_path / "zarr.json").write_text("{}")
+    refused(tmp_path, "is zarr v3; needed v2")
+    (tmp_path / "data").write_text("")
+    refused(tmp_path, "cannot be read (Not a directory);")
 
 
 def test_demonstrations_the_variable_names_are_replayed(env, recorded, monkeypatch):
@@ -264,3 +395,91 @@ def test_a_step_is_the_simulators_step_to_the_last_bit(env):
         ours = env.observe()
         assert all(np.array_equal(ours[name], theirs[name]) for name in ours)
         assert ours["n_contacts"] == contacts
+
+
+def test_measures_are_what_they_are_called_the_goals_first():
+    state = np.array([[256.0, 156, 256, 256, np.pi / 4, 0, 0], [259, 160, 286, 296, 0, 0, 0]])
+    found = base.env_class("pusht").measures({"state": state})
+    assert list(found) == ["block_goal_dist", "block_angle_err", "agent_block_dist", "agent_speed"]
+    assert found["block_goal_dist"] == pytest.approx([0, 50])
+    assert found["block_angle_err"] == pytest.approx([0, np.pi / 4])
+    assert found["agent_block_dist"] == pytest.approx([100, np.hypot(27, 136)])
+    assert found["agent_speed"] == pytest.approx([0, 5])
+
+
+def test_a_block_that_only_turns_has_been_touched_and_a_whole_turn_is_none():
+    state = np.zeros((5, 7))
+    state[:, 4] = [0.0, 0.0, 0.1, 0.1, 0.1 + 2 * np.pi]
+    assert base.env_class("pusht").events({"state": state})["contact"].tolist() == [2]
+
+
+def test_the_block_lies_where_the_pusher_wants_it_within_20_px_and_20_degrees(env):
+    env.reset(np.random.default_rng(0))
+    cases = (([19, 0, 0], True), ([21, 0, 0], False), ([0, 0, 0.34], True), ([0, 0, 0.36], False))
+    for off, there in cases:
+        env._aim = np.array([250.0, 250, 1])
+        env.set_state({"state": np.array([100.0, 100, *(env._aim + off), 0, 0])})
+        assert env.succeeded() == there, off
+
+
+def test_the_goal_a_reset_draws_has_its_angle_within_a_turn(env):
+    for seed in range(40):
+        env.reset(np.random.default_rng(seed))
+        assert 0 <= env._env.goal_state[4] < 2 * np.pi
+
+
+def test_the_noise_of_an_episode_is_drawn_up_to_what_is_asked_for(env, monkeypatch):
+    levels = []
+    monkeypatch.setattr(
+        env, "_toward", lambda target, level, rng: levels.append(level) or np.zeros(2, np.float32)
+    )
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        env.reset(rng)
+        env.set_state({"state": np.array([250.0, 250, 100, 100, 0, 0, 0])})
+        env.policy("pusher", noise=0.5, rng=rng)()
+    assert 0 <= min(levels) < 2 < 8 < max(levels) <= 10
+
+
+def test_a_replay_leaves_at_least_half_of_a_demonstration(tmp_path):
+    env = base.make("pusht")
+    state = np.tile(np.array([200.0, 200, 300, 300, 0]), (40, 1))
+    np.savez(tmp_path / "a.npz", state=state, action=state[:, :2], episode_ends=np.array([40]))
+    lengths = []
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        env.reset(rng)
+        policy = env.policy("demos", noise=0.0, rng=rng, demos_given=tmp_path / "a.npz")
+        count = 0
+        while policy() is not None:
+            count += 1
+        lengths.append(count)
+    assert 20 < min(lengths) < max(lengths) <= 40
+    assert len(set(lengths)) > 5
+
+
+def test_what_a_far_target_asks_for_is_clipped(env):
+    env.reset(np.random.default_rng(0))
+    asked = env._toward(np.array([2000.0, -2000]), 0.0, np.random.default_rng(0))
+    assert np.abs(asked).tolist() == [1, 1]
+
+
+def test_the_distance_leaves_the_angle_out(env):
+    state = np.array([200.0, 200, 300, 300, 1, 0, 0])
+    env.set_state({"state": state})
+    env.set_goal({"state": state + np.array([3, 0, 0, 4, 0.5, 0, 0])})
+    assert env.distance() == pytest.approx(5)
+    assert not env.solved()
+
+
+def test_whatever_is_asked_for_a_step_is_the_simulators(env):
+    """A planner's actions may lie beyond the bounds, and the simulator does not clip."""
+    rng = np.random.default_rng(9)
+    for _ in range(30):
+        env.reset(rng)
+        row, action = env.observe(), rng.uniform(-2, 2, 2)
+        env.step(action)
+        ours = env.observe()
+        env.set_state(row)
+        env._env.step(action)
+        assert np.array_equal(ours["state"], env.observe()["state"])

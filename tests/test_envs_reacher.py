@@ -110,3 +110,71 @@ def test_random_actions_fill_the_action_space(env):
     policy = env.policy("random", noise=1.0, rng=rng)
     actions = np.stack([policy() for _ in range(2000)])
     assert actions.std(0) == pytest.approx([0.577, 0.577], abs=0.02)  # the public file's 0.5767
+
+
+def test_measures_are_what_they_are_called_the_goals_first():
+    kind = base.env_class("reacher")
+    columns = {
+        "finger_pos": np.array([[0.0, 0.1], [0.03, 0.04]]),
+        "target_pos": np.array([[0.0, 0.0], [0.0, 0.0]]),
+        "qvel": np.array([[3.0, 4], [0, 0]]),
+        "score": np.array([0.5, 1.0]),
+    }
+    found = kind.measures(columns)
+    assert list(found) == ["ee_target_dist", "joint_speed", "score"]
+    columns["target_pos"][1] = [0.03, 0.0]
+    assert kind.measures(columns)["ee_target_dist"] == pytest.approx([0.1, 0.04])
+    assert found["joint_speed"].tolist() == [5, 0]
+
+
+def test_the_path_from_angles_is_the_fingers(env):
+    rows = []
+    for seed in range(5):
+        env.reset(np.random.default_rng(seed))
+        rows.append(env.observe())
+    columns = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+    angles = {"qpos": columns["qpos"]}
+    assert env.path(angles) == pytest.approx(env.path(columns), abs=1e-3)
+
+
+def test_the_distance_is_that_of_the_joint_further_off_and_both_must_match(env):
+    env.reset(np.random.default_rng(4))
+    qpos = env.observe()["qpos"]
+    env.set_goal({"qpos": qpos + np.array([0.01, -0.3])})
+    assert env.distance() == pytest.approx(0.3)
+    assert env.other_success() == {"wrapped": False}
+
+
+def test_no_noise_gives_the_experts_own_action(env):
+    env.reset(np.random.default_rng(4))
+    policy = env.policy("expert", noise=0.0, rng=np.random.default_rng(1))
+    assert np.array_equal(policy(), policy())
+
+
+def test_a_part_of_an_episode_given_up_is_not_in_the_next(env):
+    env.reset(np.random.default_rng(0))
+    for _ in range(3):
+        env.shoot()
+    again = base.make("reacher")
+    again.reset(np.random.default_rng(1))
+    again.shoot()
+    assert len(again.develop()) == 1
+
+
+def test_an_aim_that_is_reached_is_replaced_by_another(env):
+    env.reset(np.random.default_rng(0))
+    policy = env.policy("expert", noise=0.0, rng=np.random.default_rng(0))
+    env._aim = env.observe()["qpos"]
+    assert env.succeeded()
+    policy()
+    assert not env.succeeded()
+
+
+def test_a_neighbours_aim_does_not_move_this_ones_ball():
+    env, other = base.make("reacher"), base.make("reacher")
+    env.reset(np.random.default_rng(0))
+    row = env.observe()
+    other.reset(np.random.default_rng(1))
+    other.policy("expert", noise=0.0, rng=np.random.default_rng(1))
+    env.set_state(row)
+    assert np.array_equal(env.observe()["target_pos"], row["target_pos"])

@@ -141,3 +141,41 @@ def test_the_expert_is_the_librarys_expert_and_the_real_package_still_imports(en
         wanted = theirs.get_action({"state": row["state"], "goal_state": row["pos_target"]})
         got = env.policy("expert", noise=0.0, rng=rng)()
         assert np.allclose(got, wanted, atol=1e-6)
+
+
+def test_16_px_is_not_yet_there(env):
+    for far, there in ((15.99, True), (16.0, False), (16.01, False)):
+        env.set_state({"proprio": np.array([40.0, 100.0])})
+        env.set_goal({"proprio": np.array([40.0 + far, 100.0])})
+        assert env.solved() == there
+
+
+def test_a_noisy_experts_actions_are_within_bounds(env):
+    rng = np.random.default_rng(0)
+    env.reset(rng)
+    policy = env.policy("expert", noise=2.0, rng=rng)
+    assert max(np.abs(policy()).max() for _ in range(50)) == 1
+
+
+def test_a_target_that_replaces_a_reached_one_is_the_episodes_own(env):
+    found = []
+    for seed in (1, 2):
+        np.random.seed(seed)
+        env.reset(np.random.default_rng(0))
+        env.set_goal(env.observe())
+        env.policy("expert", noise=0.0, rng=np.random.default_rng(1))()
+        found.append(env.observe()["pos_target"])
+    assert np.array_equal(*found)
+
+
+def test_a_recorded_distance_is_the_measure():
+    kind = base.env_class("tworoom")
+    columns = {"proprio": np.zeros((2, 2)), "distance_to_target": np.array([7.0, 3.0])}
+    assert kind.measures(columns)["agent_target_dist"].tolist() == [7, 3]
+
+
+def test_another_goal_is_at_another_distance_though_the_agent_stands_still(env):
+    env.set_state({"proprio": np.array([40.0, 100.0])})
+    for far in (30.0, 50.0):
+        env.set_goal({"proprio": np.array([40.0 + far, 100.0])})
+        assert env.distance() == far

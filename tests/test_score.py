@@ -41,6 +41,7 @@ from sdjepa.score import (
 )
 from sdjepa.scoring import simulation
 from sdjepa.scoring.actors import floor_actors
+from sdjepa.scoring.card import rates
 from sdjepa.scoring.floors import measure_floors
 from sdjepa.scoring.simulation import simulate
 from sdjepa.scoring.stage import Moved
@@ -590,3 +591,30 @@ def test_the_default_configuration_is_the_published_protocol():
         25,
         50,
     )
+
+
+class Turning:
+    """Never solved; the second reading of success is met at one step."""
+
+    def __init__(self, met_at):
+        self.steps, self.met_at = 0, met_at
+
+    def step(self, action):
+        self.steps += 1
+
+    def solved(self):
+        return False
+
+    def distance(self):
+        return 6.28
+
+    def other_success(self):
+        return {"wrapped": self.steps == self.met_at}
+
+
+def test_another_reading_of_success_counts_at_whichever_step_it_is_met_and_is_told():
+    envs = [Turning(met_at) for met_at in (2, 5, 9, 10, 11)]
+    found = run(envs, lambda active: np.zeros((len(active), 5, 2)), budget=10)
+    assert [o.other_success["wrapped"] for o in found] == [True, True, True, True, False]
+    assert rates(found)["other_success"] == {"wrapped": 80}
+    assert rates(found)["success_rate"] == 0

@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+MANY = 10**8  # more than this is a slip of the keyboard
+
 
 class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -17,17 +19,14 @@ class Collect(Section):
     """How `sdjepa collect` makes a dataset."""
 
     env: str = "tworoom"
-    episodes: int = Field(default=10_000, ge=1)
-    steps: int = Field(default=100, ge=1)  # environment steps of an episode; frames are one more
-    frames: int = Field(
-        default=0, ge=0
-    )  # 0 = episodes decide; else as many episodes as make this many
+    episodes: int = Field(default=10_000, ge=1, le=MANY)
+    steps: int = Field(default=100, ge=1, le=MANY)  # of the environment; frames are one more
+    # 0 = episodes decide; else as many episodes as make this many
+    frames: int = Field(default=0, ge=0, le=MANY * 100)
     policy: str = "auto"  # auto = the environment's first
-    noise: float = Field(default=1.0, ge=0)  # of the policy, in the environment's measure; 0 = none
+    noise: float = Field(default=1.0, ge=0, le=1e6)  # in the environment's measure; 0 = none
     demos: str = ""  # demonstrations to replay, where the environment has any
-    shadow: int = Field(
-        default=0, ge=0
-    )  # side of the shadow map; 0 = the benchmark's; changes pixels
+    shadow: int = Field(default=0, ge=0)  # side of the map; 0 = the benchmark's; changes pixels
     size: int = Field(default=224, ge=8)  # pixels, square
     seed: int = 0
     workers: int = Field(default=0, ge=0)  # 0 = one per core; the data do not depend on it

@@ -115,9 +115,9 @@ def _read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text())
     except FileNotFoundError:
-        raise UserError(
-            f"no recipe at {path}; `ls recipes` shows the ones that come along"
-        ) from None
+        ours = Path(__file__).with_name("recipes")
+        names = ", ".join(sorted(recipe.name for recipe in ours.glob("*.toml")))
+        raise UserError(f"no recipe at {path}; in {ours} are {names}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not valid TOML: {error}") from error
 
@@ -153,10 +153,13 @@ def _validate(tree: dict[str, Any], *, source: str, settings: Sequence[str] = ()
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
-        if any(setting.partition("=")[0].strip() == key for setting in settings):
+        said = [setting.partition("=")[0].strip() for setting in settings]
+        if any(name == key or name.startswith(f"{key}.") for name in said):
             source = "this command"
         if first["type"] == "extra_forbidden":
             near = difflib.get_close_matches(key, known_keys(), n=1, cutoff=0.0)
             raise UserError(f"unknown key {key!r} in {source}; did you mean {near[0]!r}?") from None
         message = first["msg"].removeprefix("Value error, ")
-        raise UserError(f"{key + ': ' if key else ''}{message} (in {source})") from None
+        value = "" if isinstance(first["input"], dict) else f" = {first['input']}"
+        about = f"{key}{value}: " if key else ""
+        raise UserError(f"{about}{message} (in {source})") from None

@@ -11,6 +11,7 @@ never half of one. One writer at a time: `Run.lock` is released by the kernel ev
 """
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -58,10 +59,14 @@ def write_atomic(path: Path, data: bytes | str) -> Path:
     except OSError as error:
         with contextlib.suppress(OSError):  # where nothing can be written nothing can be removed
             temporary.unlink(missing_ok=True)
-        raise UserError(
-            f"could not write {path}: {error.strerror}; free some space, or choose another place"
-        ) from error
+        raise UserError(f"could not write {path}: {error.strerror}; {remedy(error)}") from error
     return path
+
+
+def remedy(error: OSError) -> str:
+    """What helps against a refusal to write."""
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    return "free some space" if full else "make it writable, or choose another place"
 
 
 def write_json(path: Path, value: Any) -> Path:
@@ -74,7 +79,7 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text())
     except FileNotFoundError:
-        raise UserError(f"{path} does not exist") from None
+        raise UserError(f"{path} does not exist; correct the path") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is damaged ({error}); make it again") from error
 
@@ -153,10 +158,14 @@ class Run:
                 f"{path} already holds a run. Continue it with: sdjepa train --resume {path}"
             )
         run = Run(path)
-        write_atomic(path / "config.toml", tomli_w.dumps(config.model_dump()))
         command = ["sdjepa", *sys.argv[1:]]  # by whichever path it was started
         manifest = {"seed": config.train.seed, "command": command, **provenance()}
-        write_json(path / "manifest.json", manifest)
+        try:
+            write_atomic(path / "config.toml", tomli_w.dumps(config.model_dump()))
+            write_json(path / "manifest.json", manifest)
+        except UserError:
+            run.abandon()
+            raise
         return run
 
     def abandon(self) -> None:

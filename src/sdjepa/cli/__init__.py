@@ -4,14 +4,19 @@ Nothing heavy is imported until a verb needs it, so `--help` answers at once.
 """
 
 import errno
+import os
 import sys
+from typing import Any
 
+import typer
 from rich.markup import escape
 
 from sdjepa.cli import begin, bench, build, judge, look, others  # noqa: F401 (each adds its verbs)
 from sdjepa.cli.app import app, console
 from sdjepa.errors import UserError
 
+# Typer carries a copy of click or uses the one that is installed; this is of whichever it is.
+USAGE: Any = typer.BadParameter.__base__
 # What a path that was given can be at fault for; anything else is a bug and keeps its traceback.
 OF_PATHS = {
     errno.EACCES,
@@ -30,13 +35,27 @@ OF_PATHS = {
 def main() -> None:
     """Run the command line; bad input is one line on stderr and exit code 2."""
     try:
-        app()
+        sys.exit(app(standalone_mode=False) or 0)
+    except USAGE as error:
+        misused(error)
     except UserError as error:
         refuse(str(error))
+    except BrokenPipeError:  # whoever read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
     except OSError as error:
         if error.errno not in OF_PATHS or error.filename is None:
             raise
         refuse(f"{error.filename}: {error.strerror}; correct the path, or choose another place")
+
+
+def misused(error: Any) -> None:
+    """Words that make no command; without any, the help itself."""
+    verb = error.ctx.command_path if error.ctx else "sdjepa"
+    if not error.format_message() or "NoArgs" in type(error).__name__:
+        error.show()
+        sys.exit(2)
+    refuse(f"{error.format_message().rstrip('.')}; see: {verb} --help")
 
 
 def refuse(message: str) -> None:

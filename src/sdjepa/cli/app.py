@@ -42,7 +42,18 @@ BEGIN, STAGES, OTHERS = "Begin here", "The path", "Other systems"
 
 @contextmanager
 def bar(title: str) -> Iterator["Progress"]:
-    """A progress bar with rate and time left; silent where nobody watches."""
+    """A progress bar with rate and time left; in a file, a line of where it ended."""
+    if not console.is_terminal:
+        last = ""
+
+        def count(done: int, total: int, note: str = "") -> None:
+            nonlocal last
+            last = f"{title}: {done:,} of {total:,} {note}"
+
+        yield count
+        if last:
+            console.print(last.strip(), markup=False, soft_wrap=True)
+        return
     from rich import progress as rp
     from rich.table import Column
     from rich.text import Text

@@ -6,10 +6,11 @@ from typing import Annotated
 import typer
 
 from sdjepa.cli.app import OTHERS, DataPath, RunPath, app, bar, said
+from sdjepa.errors import UserError
 
 import_app = typer.Typer(no_args_is_help=True, help="Bring another system's weights in as a run.")
 export_app = typer.Typer(no_args_is_help=True, help="Hand a run to another system.")
-data_app = typer.Typer(no_args_is_help=True, help="Look after datasets: audit, convert, pack.")
+data_app = typer.Typer(no_args_is_help=True, help="Look after datasets.")
 app.add_typer(import_app, name="import", rich_help_panel=OTHERS)
 app.add_typer(export_app, name="export", rich_help_panel=OTHERS)
 app.add_typer(data_app, name="data", rich_help_panel=OTHERS)
@@ -143,10 +144,10 @@ def data_convert(
 def data_pack(
     source: DataArgument,
     out: OutArgument,
-    tasks: Annotated[int, typer.Option(help="How many tasks.")] = 50,
-    offset: Annotated[int, typer.Option(help="Steps from start to goal.")] = 25,
-    protocol: Annotated[str, typer.Option(help="`lewm` or `strict`.")] = "lewm",
-    seed: Annotated[int, typer.Option(help="Chooses the tasks.")] = 42,
+    tasks: Annotated[int, typer.Option(min=1, help="How many tasks.")] = 50,
+    offset: Annotated[int, typer.Option(min=1, help="Steps from start to goal.")] = 25,
+    protocol: Annotated[str, typer.Option(help="lewm, strict or choose.")] = "lewm",
+    seed: Annotated[int, typer.Option(min=0, help="Chooses the tasks.")] = 42,
 ) -> None:
     """The tasks of a score with their frames: a few megabytes to score on without the dataset."""
     from sdjepa.data.episodes import Episodes
@@ -157,6 +158,13 @@ def data_pack(
     asked = {"protocol": protocol, "tasks": tasks, "offset": offset, "seed": seed}
     settings = resolve(settings=[f"score.{key}={value}" for key, value in asked.items()]).score
     data = Episodes.open(source)
+    if "pack" in data.info:
+        raise UserError(f"{source} is a pack already; pack the dataset it was made from")
+    if data.env == "unknown":
+        raise UserError(
+            f"the environment of {source} cannot be told; name it: sdjepa data convert {source} "
+            "OUT --env NAME"
+        )
     chosen = task_list(data, settings).tasks
     with bar("packing") as progress:
         starts = [(task.episode, task.start) for task in chosen]

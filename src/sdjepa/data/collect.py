@@ -15,8 +15,8 @@ import numpy as np
 from sdjepa.config import Collect
 from sdjepa.data.card import card
 from sdjepa.data.crew import Crew
-from sdjepa.data.parts import read_part, write_part
-from sdjepa.data.writer import FILE, Packed, Packing, Writer, make_split
+from sdjepa.data.parts import is_whole, read_part, write_part
+from sdjepa.data.writer import FILE, Packed, Packing, Writer, make_split, refuse_taken
 from sdjepa.envs.base import NATIVE_SIZE, Env, env_class, make, reduce
 from sdjepa.errors import UserError
 from sdjepa.runs import Progress, Run, provenance, read_json, silent, write_json
@@ -31,8 +31,8 @@ def collect(settings: Collect, out: Path, *, progress: Progress = silent) -> Pat
     settings = _complete(settings)
     described = env_class(settings.env).describe_policy(settings.policy, _demos(settings))
     parts, made = out / PARTS, (out / FILE).exists()
-    if made and not parts.exists():
-        raise UserError(f"{out} already holds a dataset; remove it or choose another place")
+    if not parts.exists():
+        refuse_taken(out)
     with Run(parts).lock():
         _claim(parts, settings, described)
         if not made:  # else it was killed when only its card was missing
@@ -107,6 +107,8 @@ def _claim(parts: Path, settings: Collect, described: dict[str, str]) -> None:
     path = parts / "settings.json"
     if path.exists() and any(parts.glob("part-*")):
         found = read_json(path)
+        if not isinstance(found, dict):
+            raise UserError(f"{path} is damaged; remove {parts} and begin again")
         for key, value in said.items():
             if found.get(key) != value:
                 raise UserError(
@@ -158,7 +160,7 @@ def _env(name: str, shadow: int) -> Env:
 
 def _make_part(settings: Collect, group: range, path: Path) -> tuple[Path, bool]:
     """Record the episodes of `group` into `path`; says whether that was still to do."""
-    if path.exists():
+    if is_whole(path):
         return path, False
     env = _env(settings.env, settings.shadow)
     write_part(path, [record(env, settings, episode) for episode in group])

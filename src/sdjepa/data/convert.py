@@ -12,8 +12,8 @@ from jaxtyping import UInt8
 from sdjepa.data.episodes import Episodes
 from sdjepa.data.layout import reduce_frames
 from sdjepa.data.lerobot import LeRobot
-from sdjepa.data.writer import Packed, Writer, make_split, pack
-from sdjepa.envs.base import NAMES, guess
+from sdjepa.data.writer import Packed, Writer, make_split, pack, refuse_taken
+from sdjepa.envs.base import NAMES, env_class, guess
 from sdjepa.errors import UserError
 from sdjepa.runs import Progress, silent
 
@@ -35,25 +35,47 @@ def convert(
 ) -> Path:
     """Copy `source` to `out`; a `size` reduces frames by area averaging, `camera` and `action` pick
     features of a LeRobot folder, `compress=False` is for programs without an HDF5 plug-in."""
+    refuse_taken(out)
     if env is not None and env not in NAMES:
         raise UserError(f"unknown environment {env!r}; there are {', '.join(NAMES)}")
+    if not source.exists() and len(source.parts) == 2:
+        raise UserError(
+            f"no folder {source}; a dataset of a hub is first to be fetched: hf download "
+            f"--repo-type dataset {source} --local-dir DIR"
+        )
     if (source / "meta" / "info.json").exists():
         robot = LeRobot.open(source, camera=camera, action=action)
-        kind, count, episodes, info = "lerobot", len(robot), iter(robot), {}
+        side = _side(robot.frame_shape(), source, wanted=size)
+        kind, count, episodes, info, ours = "lerobot", len(robot), robot.reduced(side), {}, False
     else:
         if camera or action:
             raise UserError("--camera and --action pick features of a LeRobot folder only")
         opened = Episodes.open(source)
-        kind, count, episodes, info = "episodes", len(opened), _all(opened), opened.info
+        side = _side(opened.frame_shape, source, wanted=size)
+        kind, count, episodes = "episodes", len(opened), _all(opened)
+        info = opened.info
+        ours = opened.ours and info.get("converted", {}).get("ours", True)
     kept = {key: info[key] for key in ("seed", "policy", "collect") if key in info}
     split = info.get("split") or make_split(count, seed=seed, validation=0.05, test=0.05)
     first = next(episodes)
-    side = _side(first[1], source, wanted=size)
     shapes = {name: values.shape[1:] for name, values in first[0].items()}
+    env = env or info.get("env") or guess(shapes)
+    if env in NAMES and guess(shapes) != env:
+        column, width = env_class(env).signature
+        raise UserError(
+            f"{source} is not of {env}, which needs a column {column!r} of {width} numbers; it has "
+            + ", ".join(f"{name} {shape}" for name, shape in sorted(shapes.items()))
+        )
     described = {
-        "env": env or info.get("env") or guess(shapes),
+        "env": env,
         **kept,
-        "converted": {"from": source.name, "kind": kind, "size": size, "camera": camera},
+        "converted": {
+            "from": source.name,
+            "kind": kind,
+            "ours": ours,
+            "size": size,
+            "camera": camera,
+        },
     }
     with Writer(out, image_size=side, compress=compress) as writer:
         for done, packed in enumerate(_packed(first, episodes, side, compress), start=1):
@@ -85,14 +107,17 @@ def _packed(first: Episode, rest: Iterator[Episode], side: int, compress: bool) 
             yield from pool.map(work, batch)
 
 
-def _side(frames: UInt8[np.ndarray, "n h w 3"], source: Path, *, wanted: int | None) -> int:
-    height, width = frames.shape[1:3]
+def _side(shape: tuple[int, ...], source: Path, *, wanted: int | None) -> int:
+    height, width = shape[:2]
+    most = min(height, width)
     if wanted is None and height != width:
         raise UserError(
             f"frames of {source} are {height} x {width}; say how large a square to make of them, "
-            f"e.g. --size {min(224, height, width)}"
+            f"e.g. --size {min(224, most)}"
         )
-    side = wanted or height
-    if side > min(height, width):
-        raise UserError(f"frames of {source} are {height} x {width}: --size {side} invents some")
-    return side
+    if (wanted or most) > most:
+        raise UserError(
+            f"--size {wanted} would enlarge the frames of {source}, {height} x {width}; say --size "
+            f"{most} or less"
+        )
+    return wanted or most

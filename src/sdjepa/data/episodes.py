@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float, Int, UInt8
+from pydantic import BaseModel, ValidationError
 
 from sdjepa.data.hdf5 import Hdf5Store
 from sdjepa.data.layout import Store, reduce_frames
@@ -81,6 +82,8 @@ class Episodes:
             )
         if path.is_dir() and not any(path.iterdir()):
             raise UserError(f"{path} is empty; make it with: sdjepa collect ENV --out {path}")
+        if (path / CARD).exists():
+            raise UserError(f"{path} has {CARD} but no {FILE}; restore it, or collect it again")
         return Episodes(path, open_store(path), size=size)
 
     def close(self) -> None:
@@ -103,6 +106,11 @@ class Episodes:
     @property
     def action_dim(self) -> int:
         return self._store.shapes["action"][0]
+
+    @property
+    def frame_shape(self) -> tuple[int, ...]:
+        """Of a frame as it is stored: height, width, colours."""
+        return self._store.frame_shape
 
     @property
     def image_size(self) -> int:
@@ -242,15 +250,54 @@ class Episodes:
 
 def _read_card(path: Path, store: Store) -> dict[str, Any]:
     """What is said of a dataset of ours, if it can be true."""
+    anew = f"restore it, or have it made anew: sdjepa data convert {path.with_name(FILE)} OUT"
+    if not path.exists():
+        raise UserError(f"{path} does not exist; {anew}")
     info = read_json(path)
     found = info.get("format") if isinstance(info, dict) else None
     if found != FORMAT:
-        raise UserError(f"{path} has format {found}, this program reads {FORMAT}; collect it again")
-    for needed in ("env", "action", "split"):
-        if needed not in info:
-            raise UserError(f"{path} does not say {needed!r}; collect it again")
-    split, count = info["split"], len(store.lengths)
-    sides = [split.get(name, [count]) for name in ("train", "validation", "test")]
-    if any(not 0 <= int(episode) < count for side in sides for episode in side):
-        raise UserError(f"{path}: the split is not one of {count} episodes; collect it again")
+        raise UserError(f"{path} has format {found!r}, this program reads {FORMAT}; {anew}")
+    try:
+        described = _Described.model_validate(info)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        raise UserError(f"{path}: {key}: {first['msg']}; {anew}") from None
+    split, count = described.split, len(store.lengths)
+    episodes = [*split.train, *split.validation, *split.test]
+    if any(not 0 <= episode < count for episode in episodes):
+        raise UserError(f"{path}: the split is not one of {count} episodes; {anew}")
+    width = store.shapes["action"][0]
+    if any(len(moments) != width for moments in (described.action.mean, described.action.std)):
+        raise UserError(f"{path}: action statistics are not of {width} numbers; {anew}")
     return info
+
+
+class _Split(BaseModel):
+    train: list[int]
+    validation: list[int]
+    test: list[int]
+
+
+class _Moments(BaseModel):
+    mean: list[float | None]  # null where no action was finite
+    std: list[float | None]
+
+
+class _Pack(BaseModel):
+    offset: int
+    starts: list[tuple[int, int]]
+    of: dict[str, Any]
+
+
+class _Described(BaseModel):
+    """What `dataset.json` says and is relied on."""
+
+    env: str
+    split: _Split
+    action: _Moments
+    columns: dict[str, dict[str, Any]] = {}
+    collect: dict[str, Any] | None = None
+    policy: dict[str, Any] | None = None
+    converted: dict[str, Any] | None = None
+    pack: _Pack | None = None

@@ -63,8 +63,8 @@ def _build(data: Episodes, path: Path, progress: Progress) -> str:
     except OSError as error:
         need = data.num_rows * data.image_size**2 * 3 / 1e9
         raise UserError(
-            f"could not write {path}: {error.strerror}; it needs {need:.3g} GB, fewer with "
-            "--set model.image_size=112, none with --set data.frames_on=host"
+            f"could not write {path}: {error.strerror}; it needs {need:.3g} GB, none with --set "
+            "data.frames_on=host"
         ) from error
     finally:
         with contextlib.suppress(OSError):

@@ -41,8 +41,7 @@ class Hdf5Store:
 
     def _open(self) -> None:
         self._stored = self._find_columns()
-        self.lengths = self.column("ep_len").astype(np.int64)
-        self.offsets = self.column("ep_offset").astype(np.int64)
+        self.lengths, self.offsets = (self._whole_numbers(name) for name in _INDEX)
         self._pixels = self._stored[PIXELS]
         self.frame_shape = tuple(self._pixels.shape[1:])
         self._ours = self._coded_by_us()
@@ -54,6 +53,12 @@ class Hdf5Store:
             if name not in (PIXELS, *_INDEX)
         }
         self._check()
+
+    def _whole_numbers(self, name: str) -> Int[np.ndarray, "episodes"]:
+        found = self.column(name)
+        if not np.isfinite(found).all() or (found % 1).any():
+            raise UserError(f"{self._path}: {name} are not whole numbers; {ANEW}")
+        return found.astype(np.int64)
 
     def _find_columns(self) -> dict[str, h5py.Dataset]:
         found: dict[str, h5py.Dataset] = {}
@@ -72,17 +77,17 @@ class Hdf5Store:
         return {
             name: stored
             for name, stored in found.items()
-            if name not in DERIVED and (name == PIXELS or 0 < stored.ndim < 4)
+            if name not in DERIVED and (name in (PIXELS, *_INDEX) or 0 < stored.ndim < 4)
         }
 
     def _check(self) -> None:
         shape, action = self._pixels.shape, self._stored["action"]
-        if self._pixels.dtype != np.uint8 or len(shape) != 4 or shape[3] != 3:
+        if self._pixels.dtype != np.uint8 or len(shape) != 4 or shape[3] != 3 or 0 in shape[1:]:
             raise UserError(
                 f"{self._path}: pixels are {self._pixels.dtype} {shape}, "
                 f"needed uint8 (rows, H, W, 3); write them so, or {ANEW}"
             )
-        if action.dtype.kind != "f" or action.ndim != 2:
+        if action.dtype.kind != "f" or action.ndim != 2 or not action.shape[1]:
             raise UserError(
                 f"{self._path}: action is {action.dtype} {action.shape}, "
                 f"needed float (rows, dims); write it so, or {ANEW}"
@@ -110,9 +115,11 @@ class Hdf5Store:
                     source = np.s_[rows[start] : rows[stop - 1] + 1]
                     self._pixels.read_direct(out, source, np.s_[start:stop])
         except DAMAGE as error:
+            said = f"frames of {self._path} cannot be read ({first_line(error)})"
+            if self._ours:
+                raise UserError(f"{said}: the file is damaged; {ANEW}") from error
             raise UserError(
-                f"frames of {self._path} cannot be read ({first_line(error)}): the file is "
-                "damaged, or its compression needs: pip install hdf5plugin"
+                f"{said}: the file is damaged, or its compression needs: pip install hdf5plugin"
             ) from error
 
     def _chunks(self, rows: np.ndarray) -> list[bytes]:

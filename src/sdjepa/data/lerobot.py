@@ -9,6 +9,7 @@ Names with dots become names with underscores; the action column becomes `action
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,15 @@ from typing import Any
 import numpy as np
 from jaxtyping import UInt8
 
+from sdjepa.data.layout import first_line, reduce_frames
 from sdjepa.errors import UserError
 from sdjepa.runs import read_json
 
 _BOOKKEEPING = {"timestamp", "frame_index", "episode_index", "index", "task_index"}
+
+
+# What descriptions and tables of other shapes than LeRobot's raise when they are read.
+_MISFITS = (TypeError, ValueError, IndexError, AttributeError, ArithmeticError)
 
 
 @dataclass(frozen=True)
@@ -35,10 +41,8 @@ class LeRobot:
     @staticmethod
     def open(path: Path, *, camera: str | None = None, action: str | None = None) -> "LeRobot":
         """`camera` and `action` name features; by default the only camera, and `action`."""
-        try:
+        with _readable(path / "meta"):
             return LeRobot._open(path, camera, action)
-        except KeyError as error:
-            raise UserError(f"{path}: its meta folder lacks {error}; fetch it again") from error
 
     @staticmethod
     def _open(path: Path, camera: str | None, action: str | None) -> "LeRobot":
@@ -46,57 +50,63 @@ class LeRobot:
         if not str(info.get("codebase_version", "")).startswith("v3"):
             raise UserError(
                 f"{path} is LeRobot {info.get('codebase_version')}, needed v3; convert it with "
-                "LeRobot's own tool first"
+                "LeRobot's own convert_dataset_v21_to_v30 first"
             )
         features = info["features"]
-        cameras = [name for name, f in features.items() if f["dtype"] in ("video", "image")]
-        if camera is None and len(cameras) != 1:
-            raise UserError(
-                f"{path} has the cameras {', '.join(cameras) or '(none)'}; choose with --camera"
-            )
-        chosen = camera or cameras[0]
-        if chosen not in cameras:
-            raise UserError(f"{path} has no camera {chosen!r}; it has {', '.join(cameras)}")
         name = action or "action"
         if name not in features or features[name]["dtype"] not in ("float32", "float64"):
             numeric = [n for n, f in features.items() if f["dtype"].startswith("float")]
             raise UserError(
                 f"{path} has no float feature {name!r}; choose --action from {', '.join(numeric)}"
             )
+        chosen = _choose_camera(path, features, camera)
         episodes = _rows_of(path, sorted((path / "meta" / "episodes").glob("*/*.parquet")))
+        if not episodes or any(int(episode["length"]) < 1 for episode in episodes):
+            raise UserError(f"{path} has no episodes, or one without a row; fetch it again")
         return LeRobot(path, info, chosen, name, sorted(episodes, key=_number))
 
     def __len__(self) -> int:
         return len(self.episodes)
 
-    def __iter__(self) -> Iterator[tuple[dict[str, np.ndarray], UInt8[np.ndarray, "n h w 3"]]]:
-        """Columns and frames of every episode, in order."""
-        try:
-            yield from self._each()
-        except KeyError as error:
-            raise UserError(f"{self.path} lacks {error}; fetch it again") from error
+    def frame_shape(self) -> tuple[int, ...]:
+        """Of the camera's pictures: height, width, colours."""
+        with _readable(self.path):
+            first = self.episodes[0]
+            return next(self._pictures(first, self._rows(self._table(first), first))).shape
 
-    def _each(self) -> Iterator[tuple[dict[str, np.ndarray], UInt8[np.ndarray, "n h w 3"]]]:
-        tables: dict[Path, dict[int, list[dict[str, Any]]]] = {}
-        for episode in self.episodes:
-            where = {
-                "chunk_index": episode["data/chunk_index"],
-                "file_index": episode["data/file_index"],
-            }
-            table = self.path / self.info["data_path"].format(**where)
-            if table not in tables:
-                grouped: dict[int, list[dict[str, Any]]] = {}
-                for row in _rows_of(self.path, [table]):
-                    grouped.setdefault(_number(row), []).append(row)
-                tables = {table: grouped}  # one file at a time in memory
-            rows = tables[table].get(_number(episode), [])
-            if len(rows) != episode["length"]:
-                raise UserError(
-                    f"{table} holds {len(rows)} rows of episode {_number(episode)}, needed "
-                    f"{episode['length']}; fetch the dataset again"
-                )
-            rows.sort(key=lambda row: row["frame_index"])
-            yield self._columns(rows), self._frames(episode, rows)
+    def reduced(
+        self, side: int
+    ) -> Iterator[tuple[dict[str, np.ndarray], UInt8[np.ndarray, "n side side 3"]]]:
+        """Columns and frames of every episode, in order; each frame is reduced as it comes."""
+        with _readable(self.path):
+            tables: dict[Path, _Table] = {}
+            for episode in self.episodes:
+                path = self._table_path(episode)
+                if path not in tables:
+                    tables = {path: self._table(episode)}  # one file at a time in memory
+                rows = self._rows(tables[path], episode)
+                pictures = self._pictures(episode, rows)
+                frames = [reduce_frames(picture[None], side)[0] for picture in pictures]
+                yield self._columns(rows), np.stack(frames)
+
+    def _table_path(self, episode: dict[str, Any]) -> Path:
+        where = {name: episode[f"data/{name}"] for name in ("chunk_index", "file_index")}
+        return self.path / self.info["data_path"].format(**where)
+
+    def _table(self, episode: dict[str, Any]) -> "_Table":
+        grouped: _Table = {}
+        for row in _rows_of(self.path, [self._table_path(episode)]):
+            grouped.setdefault(_number(row), []).append(row)
+        return grouped
+
+    def _rows(self, table: "_Table", episode: dict[str, Any]) -> list[dict[str, Any]]:
+        rows = table.get(_number(episode), [])
+        if len(rows) != episode["length"]:
+            raise UserError(
+                f"{self._table_path(episode)} holds {len(rows)} rows of episode "
+                f"{_number(episode)}, needed {episode['length']}; fetch the dataset again"
+            )
+        return sorted(rows, key=lambda row: row["frame_index"])
 
     def _columns(self, rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
         columns = {}
@@ -104,7 +114,7 @@ class LeRobot:
             numeric = feature["dtype"].startswith(("float", "int", "bool"))
             if numeric and name not in _BOOKKEEPING:
                 values = np.asarray([row[name] for row in rows], dtype=feature["dtype"])
-                columns[self._rename(name)] = values
+                columns[self._rename(name)] = values.reshape(len(rows), *feature["shape"])
         return columns
 
     def _rename(self, name: str) -> str:
@@ -112,50 +122,93 @@ class LeRobot:
             return "action"
         return "action_unused" if name == "action" else name.replace(".", "_")
 
-    def _frames(
+    def _pictures(
         self, episode: dict[str, Any], rows: list[dict[str, Any]]
-    ) -> UInt8[np.ndarray, "n h w 3"]:
-        import cv2
-
-        pictures: list[Any]
+    ) -> Iterator[UInt8[np.ndarray, "h w 3"]]:
         if self.info["features"][self.camera]["dtype"] == "image":
-            coded = [np.frombuffer(row[self.camera]["bytes"], np.uint8) for row in rows]
-            pictures = [cv2.imdecode(picture, cv2.IMREAD_COLOR) for picture in coded]
-        else:
-            pictures = self._video(episode, len(rows))
-        if any(picture is None for picture in pictures):
-            raise UserError(f"{self.path}: a picture of {self.camera} is damaged; fetch it again")
-        return np.stack([cv2.cvtColor(picture, cv2.COLOR_BGR2RGB) for picture in pictures])
+            return (self._still(row[self.camera]["bytes"]) for row in rows)
+        return self._film(episode, len(rows))
 
-    def _video(self, episode: dict[str, Any], count: int) -> list[np.ndarray]:
+    def _still(self, coded: bytes) -> UInt8[np.ndarray, "h w 3"]:
         import cv2
+
+        picture = cv2.imdecode(np.frombuffer(coded, np.uint8), cv2.IMREAD_COLOR)
+        if picture is None:
+            raise UserError(f"{self.path}: a picture of {self.camera} is damaged; fetch it again")
+        return cv2.cvtColor(picture, cv2.COLOR_BGR2RGB)
+
+    def _film(self, episode: dict[str, Any], count: int) -> Iterator[UInt8[np.ndarray, "h w 3"]]:
+        """By PyAV, as LeRobot itself: OpenCV cannot read AV1, which most of its videos are."""
+        try:
+            import av
+            from av.error import FFmpegError
+        except ModuleNotFoundError as error:
+            raise UserError("reading LeRobot's videos needs: pip install av") from error
 
         prefix = f"videos/{self.camera}"
-        where = {
-            "video_key": self.camera,
-            "chunk_index": episode[f"{prefix}/chunk_index"],
-            "file_index": episode[f"{prefix}/file_index"],
-        }
-        path = self.path / self.info["video_path"].format(**where)
+        where = {name: episode[f"{prefix}/{name}"] for name in ("chunk_index", "file_index")}
+        path = self.path / self.info["video_path"].format(video_key=self.camera, **where)
         if not path.exists():
             raise UserError(
                 f"{self.path} has no video {path.name} of {self.camera}; fetch it again"
             )
-        film = cv2.VideoCapture(str(path))
-        first = round(episode[f"{prefix}/from_timestamp"] * self.info["fps"])
-        film.set(cv2.CAP_PROP_POS_FRAMES, first)
-        pictures = []
-        while len(pictures) < count:
-            ok, picture = film.read()
-            if not ok:
-                film.release()
-                raise UserError(
-                    f"{path}: frame {first + len(pictures)} cannot be decoded; the file is cut "
-                    "off, or its codec unknown here: ffmpeg -i IN -c:v libx264 OUT helps then"
-                )
-            pictures.append(picture)
-        film.release()
-        return pictures
+        begin, apart = float(episode[f"{prefix}/from_timestamp"]), 1 / float(self.info["fps"])
+        found = 0
+        try:
+            with av.open(str(path)) as film:
+                if not film.streams.video:
+                    raise UserError(f"{path} is damaged (no pictures); fetch the dataset again")
+                stream = film.streams.video[0]
+                stream.thread_type = "AUTO"
+                assert stream.time_base is not None
+                film.seek(int(begin / stream.time_base), stream=stream)  # a key frame, or before
+                for picture in film.decode(stream):
+                    if picture.time is None or picture.time < begin - apart / 2:
+                        continue
+                    if abs(picture.time - begin - found * apart) > apart / 2:
+                        raise UserError(
+                            f"{path}: a picture is missing at {begin + found * apart:.3f} s, or it "
+                            f"does not have {1 / apart:g} a second; fetch it again"
+                        )
+                    yield picture.to_ndarray(format="rgb24")
+                    found += 1
+                    if found == count:
+                        return
+        except FFmpegError as error:
+            raise UserError(
+                f"{path} is damaged ({first_line(error)}); fetch the dataset again"
+            ) from error
+        raise UserError(f"{path} ends after {found} of {count} pictures; fetch the dataset again")
+
+
+_Table = dict[int, list[dict[str, Any]]]  # rows of an episode, by its number
+
+
+def _choose_camera(path: Path, features: dict[str, Any], asked: str | None) -> str:
+    """The only camera, or the only one that ends as asked."""
+    cameras = [name for name, f in features.items() if f["dtype"] in ("video", "image")]
+    if not cameras:
+        raise UserError(f"{path} has no camera, only {', '.join(features)}; nothing to learn from")
+    if asked is None and len(cameras) > 1:
+        raise UserError(f"{path} has the cameras {', '.join(cameras)}; choose one by --camera")
+    fits = [name for name in cameras if asked in (None, name)]
+    fits = fits or [name for name in cameras if name.endswith(f".{asked}")]
+    if len(fits) != 1:
+        raise UserError(f"{path} has no camera {asked!r}; it has {', '.join(cameras)}")
+    return fits[0]
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """What is not as LeRobot writes it is said in one line."""
+    try:
+        yield
+    except KeyError as error:
+        raise UserError(f"{path} lacks {error}; fetch it again") from error
+    except _MISFITS as error:
+        raise UserError(
+            f"{path} does not read as LeRobot writes it ({first_line(error)}); fetch it again"
+        ) from error
 
 
 def _number(row: dict[str, Any]) -> int:
@@ -164,12 +217,15 @@ def _number(row: dict[str, Any]) -> int:
 
 def _rows_of(path: Path, files: list[Path]) -> list[dict[str, Any]]:
     try:
-        from pyarrow import ArrowInvalid, parquet
+        from pyarrow import ArrowException, parquet
     except ModuleNotFoundError as error:
         raise UserError("reading LeRobot data needs: pip install pyarrow") from error
     if not files:
         raise UserError(f"{path} has no episode table under meta/episodes; fetch it again")
+    for file in files:
+        if not file.exists():
+            raise UserError(f"{path} has no {file.relative_to(path)}; fetch it again")
     try:
         return [row for file in files for row in parquet.read_table(file).to_pylist()]
-    except (OSError, ArrowInvalid) as error:
+    except (OSError, ArrowException) as error:
         raise UserError(f"{path}: a parquet file is damaged ({error}); fetch it again") from error

@@ -64,10 +64,13 @@ def find_windows(
         rows = rows_needed(
             settings.window_frames, frame_skip=settings.frame_skip, tail=settings.tail
         )
+        if not len(ids):
+            held = "a pack is for scoring; use" if "pack" in data.info else "use more episodes, or"
+            raise UserError(f"{data.path} has no {split} episode: {held} the data it was made from")
         longest = int(data.lengths[ids].max(initial=0))
         raise UserError(
             f"a {split} window needs {rows} rows, and the longest {split} episode of {data.path} "
-            f"has {longest}; collect longer episodes (--steps) or more of them"
+            f"has {longest}; collect longer episodes (--steps {rows - 1}) or more of them"
         )
     if len(found) < batch and split == "train":
         raise UserError(

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from sdjepa.data.episodes import Episodes
-from sdjepa.data.writer import Writer, pack
+from sdjepa.data.writer import Writer, pack, refuse_taken
 from sdjepa.errors import UserError
 from sdjepa.runs import Progress, silent
 
@@ -37,6 +37,7 @@ def write_pack(
     """The pack of tasks that begin at `starts`, pairs of episode and step."""
     if "pack" in data.info:
         raise UserError(f"{data.path} is a pack already; make another from the dataset itself")
+    refuse_taken(out)
     if not starts:
         raise UserError("a pack needs at least one task")
     black = np.zeros((data.image_size, data.image_size, 3), dtype=np.uint8)

@@ -35,6 +35,23 @@ def write_part(path: Path, episodes: Sequence[tuple[Packed, int]]) -> None:
         ) from error
 
 
+def is_whole(path: Path) -> bool:
+    """Whether a part is there with all its bytes; a machine that went down may have cut it."""
+    try:
+        with path.open("rb") as file:
+            first = file.readline()
+            head = json.loads(first)
+    except (FileNotFoundError, ValueError):
+        return False
+    held = sum(
+        sum(episode["sizes"])
+        + 32 * len(episode["sizes"])
+        + sum(np.dtype(kind).itemsize * int(np.prod(n)) for kind, n in episode["columns"].values())
+        for episode in head
+    )
+    return path.stat().st_size == len(first) + held
+
+
 def read_part(path: Path) -> Iterator[tuple[Packed, int]]:
     """The episodes of a part."""
     whole = path.read_bytes()

@@ -7,6 +7,7 @@ stretch of an episode at a time.
 
 import functools
 import multiprocessing
+import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -32,7 +33,9 @@ class LibraryStore:
 
     def __init__(self, path: Path) -> None:
         try:
-            from stable_worldmodel.data.utils import load_dataset
+            with warnings.catch_warnings():  # of games it does not find
+                warnings.simplefilter("ignore")
+                from stable_worldmodel.data.utils import load_dataset
         except ModuleNotFoundError as error:
             raise UserError(
                 f"reading {path} needs {error.name!r}; run: pip install 'sdjepa[envs]'"
@@ -48,8 +51,8 @@ class LibraryStore:
             raise _missing(path, error) from error
         except (*DAMAGE, KeyError, TypeError) as error:
             raise UserError(
-                f"{path} is no dataset that can be read ({first_line(error)}); readable are LeWM's "
-                "HDF5, stable-worldmodel's formats, and LeRobot v3 through sdjepa data convert"
+                f"{path} is no dataset that can be read; readable are LeWM's HDF5, "
+                "stable-worldmodel's formats, and LeRobot v3 through sdjepa data convert"
             ) from error
         finally:
             multiprocessing.set_start_method(method, force=True)

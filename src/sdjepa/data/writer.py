@@ -19,6 +19,7 @@ import numpy as np
 import zstandard
 from jaxtyping import UInt8
 
+from sdjepa.data.sink import Sink
 from sdjepa.errors import UserError
 from sdjepa.runs import provenance, write_json
 from sdjepa.seeds import numpy_stream
@@ -82,12 +83,23 @@ def pack(
     return packing.close(columns)
 
 
+def refuse_taken(out: Path) -> None:
+    """Refuse a place that holds a dataset, or what would be written over."""
+    if (out / FILE).exists():
+        raise UserError(f"{out} already holds a dataset; remove it or choose another place")
+    if out.resolve() == Path.cwd():
+        raise UserError("the dataset would lie among the files here; name a folder of its own")
+    for name in (CARD, "card.json", "card.md", "card.png"):
+        if (out / name).exists():
+            raise UserError(
+                f"{out / name} would be written over; remove it or choose another place"
+            )
+
+
 class Writer:
     """Writes one dataset; leaving the block without `finish` leaves nothing behind."""
 
     def __init__(self, out: Path, *, image_size: int, compress: bool = True) -> None:
-        if (out / FILE).exists():
-            raise UserError(f"{out} already holds a dataset; remove it or choose another place")
         self._out = out
         self._size = image_size
         self._compress = compress
@@ -100,7 +112,8 @@ class Writer:
         self._out.mkdir(parents=True, exist_ok=True)
         try:
             # v110: the chunks of a growing dataset are found through an array, not a tree.
-            self._file = h5py.File(self._temporary, "w", libver=("v110", "v110"))
+            self._sink = Sink(self._temporary)
+            self._file = h5py.File(self._sink, "w", libver=("v110", "v110"))
             shape = (1, self._size, self._size, 3)
             self._pixels = _frame_dataset(self._file, shape, compress=self._compress)
         except OSError as error:
@@ -114,8 +127,8 @@ class Writer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        with contextlib.suppress(OSError, RuntimeError):  # a full disk also fails the closing flush
-            self._file.close()
+        self._file.close()
+        self._sink.close()
         undone = self._undo(error)
         if isinstance(error, OSError):
             raise undone from error
@@ -140,6 +153,7 @@ class Writer:
         self._pixels.resize(self._rows + rows, axis=0)
         for i, chunk in enumerate(episode.frames):
             self._pixels.id.write_direct_chunk((self._rows + i, 0, 0, 0), chunk)
+        self._sink.check()
         self._digests.append(episode.digests)
         self._lengths.append(rows)
         self._rows += rows
@@ -165,6 +179,7 @@ class Writer:
         offsets = np.concatenate([[0], np.cumsum(lengths)[:-1]]).astype(np.int64)
         self._file.create_dataset("ep_offset", data=offsets)
         self._file.close()
+        self._sink.settle()
         described = {name: describe(values) for name, values in columns.items()}
         pixels = hashlib.sha256(np.concatenate(self._digests).tobytes()).hexdigest()
         described["pixels"] = {

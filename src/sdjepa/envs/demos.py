@@ -2,25 +2,25 @@
 
 Two layouts are read: an `.npz` with `state`, `action` and `episode_ends`, and the folder published
 with Diffusion Policy, `pusht_cchi_v7_replay.zarr`, whose arrays are blosc-compressed chunks.
+What is wrong with either is said in one line, before anything is simulated.
 """
 
 import functools
 import hashlib
-import json
 import os
-import zlib
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from zipfile import BadZipFile
 
-import h5py
 import numpy as np
 from jaxtyping import Float, Int
 
+from sdjepa.envs import zarr
 from sdjepa.errors import UserError
 
 VARIABLE = "SDJEPA_PUSHT_DEMOS"
-BLOSC_FILTER = 32001  # HDF5's registered number for blosc
+NAMES = ("state", "action", "episode_ends")
+FAR = 1e4  # px; nothing that was recorded on a table of 512 lies as far out
 
 
 @dataclass(frozen=True)
@@ -63,65 +63,78 @@ def read(path: Path) -> Demos:
     """Demonstrations in either layout."""
     try:
         if path.is_dir():
-            states, actions = (_zarr(path / "data" / name) for name in ("state", "action"))
-            ends = _zarr(path / "meta" / "episode_ends")
+            folders = ("data/state", "data/action", "meta/episode_ends")
+            state, action, ends = (zarr.read(path, folder) for folder in folders)
         else:
-            with np.load(path) as arrays:
-                states, actions = arrays["state"], arrays["action"]
-                ends = arrays["episode_ends"]
-    except (KeyError, OSError, ValueError, EOFError, BadZipFile, zlib.error) as error:
+            state, action, ends = _npz(path)
+    except OSError as error:
         raise UserError(
-            f"{path} holds no demonstrations ({error}); needed: state, action, episode_ends in an "
-            ".npz, or Diffusion Policy's pusht_cchi_v7_replay.zarr"
+            f"{path} cannot be read ({error.strerror or error}); see that it is whole and that "
+            "you may read it"
         ) from error
-    ok = states.ndim == 2 and states.shape[1] == 5 and actions.shape == (len(states), 2)
-    if not ok or not len(ends) or ends[-1] != len(states) or (np.diff(ends, prepend=0) < 1).any():
-        raise UserError(
-            f"{path}: state {states.shape}, action {actions.shape} and {len(ends)} episode ends do "
-            "not belong together; needed state (rows, 5), action (rows, 2), ends rising to rows"
-        )
-    return Demos(states.astype(np.float64), actions.astype(np.float64), ends.astype(np.int64))
+    if fault := _fault(state, action, ends):
+        raise UserError(f"{path}: {fault}")
+    return Demos(state.astype(np.float64), action.astype(np.float64), ends.astype(np.int64))
 
 
-def _zarr(folder: Path) -> np.ndarray:
-    """A zarr version 2 array stored as a folder of chunk files."""
-    meta = json.loads((folder / ".zarray").read_text())
-    shape, chunk = tuple(meta["shape"]), tuple(meta["chunks"])
-    out = np.full(shape, meta.get("fill_value") or 0, dtype=np.dtype(meta["dtype"]))
-    grid = [range(-(-size // step)) for size, step in zip(shape, chunk, strict=True)]
-    for place in np.ndindex(*(len(axis) for axis in grid)):
-        path = folder / ".".join(map(str, place))
-        if not path.exists():
-            continue  # zarr leaves out chunks that hold nothing but the fill value
-        raw = _decompress(path.read_bytes(), meta["compressor"])
-        values = np.frombuffer(raw, out.dtype).reshape(chunk)
-        where = tuple(
-            slice(i * step, min((i + 1) * step, size))
-            for i, step, size in zip(place, chunk, shape, strict=True)
-        )
-        out[where] = values[tuple(slice(0, part.stop - part.start) for part in where)]
-    return out
-
-
-def _decompress(data: bytes, compressor: dict | None) -> bytes:
-    if compressor is None:
-        return data
-    if compressor["id"] != "blosc":
-        raise ValueError(f"compressor {compressor['id']!r}")
+def _npz(path: Path) -> list[np.ndarray]:
+    """The arrays of an .npz; whatever else numpy stumbles on, its advice to unpickle is no help."""
     try:
-        import hdf5plugin  # noqa: F401 (registers the filter)
-    except ImportError:
+        file = np.load(path, allow_pickle=False)
+    except OSError:
+        raise
+    except Exception as error:
         raise UserError(
-            "these demonstrations are blosc-compressed; run: pip install hdf5plugin, or use an .npz"
-        ) from None
-    # HDF5's blosc filter decodes what zarr's blosc wrote: hand it the chunk in a file in memory.
-    size = int.from_bytes(data[4:8], "little")
-    with h5py.File.in_memory() as file:
-        settings = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-        settings.set_chunk((size,))
-        settings.set_filter(BLOSC_FILTER, h5py.h5z.FLAG_OPTIONAL, (2, 2, 1, size, 5, 1, 0))
-        space = h5py.h5s.create_simple((size,))
-        kind = h5py.h5t.NATIVE_UINT8
-        stored = h5py.Dataset(h5py.h5d.create(file.id, b"chunk", kind, space, settings))
-        stored.id.write_direct_chunk((0,), data)
-        return np.asarray(stored[:]).tobytes()
+            f"{path} is no .npz of state, action, episode_ends, or was cut short; give one, or "
+            "Diffusion Policy's folder pusht_cchi_v7_replay.zarr"
+        ) from error
+    if isinstance(file, np.ndarray):
+        raise UserError(
+            f"{path} holds one array, needed state, action, episode_ends; save them by numpy.savez"
+        )
+    found = []
+    with file:
+        if lacking := [name for name in NAMES if name not in file]:
+            raise UserError(
+                f"{path} lacks {', '.join(lacking)}; needed an .npz of state, action, "
+                "episode_ends, or Diffusion Policy's folder pusht_cchi_v7_replay.zarr"
+            )
+        for name in NAMES:
+            try:
+                found.append(np.asarray(file[name]))
+            except Exception as error:
+                raise UserError(
+                    f"{path}: {name} is damaged or not of numbers; fetch or save it again"
+                ) from error
+    return found
+
+
+def _fault(state: np.ndarray, action: np.ndarray, ends: np.ndarray) -> str:
+    """What is wrong with what was read; empty where it is demonstrations."""
+    for name, values in zip(NAMES, (state, action, ends), strict=True):
+        if values.dtype.kind not in "iuf":
+            return f"{name} is of dtype {values.dtype}; needed numbers, save it as float or int"
+    rows = state.shape[:1]
+    if (state.shape, action.shape, ends.ndim) != ((*rows, 5), (*rows, 2), 1):
+        return (
+            f"state {state.shape}, action {action.shape} and episode_ends {ends.shape} do not "
+            "belong together; needed (rows, 5), (rows, 2) and (episodes,)"
+        )
+    for name, values in (("state", state), ("action", action)):
+        with np.errstate(all="ignore"):
+            near = np.abs(values.astype(np.float64)) <= FAR  # nor is NaN
+        if not near.all():
+            row, column = np.argwhere(~near)[0]
+            value = values[row, column]
+            what = f"holds {value:g}" if np.isfinite(value) else "is not finite"
+            return f"{name} {row} {what}; needed numbers up to {FAR:g}, leave its episode out"
+    needed = f"needed the row after each episode's last, rising to {len(state)}"
+    said = [0, *ends.tolist()]
+    if odd := [end for end in said if end % 1 != 0]:
+        return f"episode_ends holds {odd[0]}, no whole number; {needed}"
+    for before, end in pairwise(said):
+        if end <= before:
+            return f"episode_ends does not rise, from {before} to {end}; {needed}"
+    if said[-1] != len(state):
+        return f"episode_ends stops at {said[-1]} of {len(state)} rows; {needed}"
+    return ""

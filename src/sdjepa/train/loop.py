@@ -22,6 +22,7 @@ from sdjepa.data.feed import Feed
 from sdjepa.data.frames import background
 from sdjepa.data.loader import Batch, Loader, find_windows
 from sdjepa.data.patches import Reading
+from sdjepa.data.windows import rows_needed
 from sdjepa.errors import UserError
 from sdjepa.model.world_model import WorldModel, build
 from sdjepa.objectives.total import Scene, losses, weights
@@ -79,15 +80,22 @@ def complete(config: Config) -> Config:
             f"{data.path} has {data.action_dim}-d actions, model.action_dim is {model.action_dim}"
         )
     find_windows(data, config.data, split="train", batch=config.train.batch)
-    find_windows(data, _measuring(config.data), split="validation", batch=config.train.batch)
+    longer = _measuring(config.data, data)
+    find_windows(data, longer, split="validation", batch=config.train.batch)
     known = {"action_dim": data.action_dim, "frame_skip": config.data.frame_skip}
     return config.model_copy(update={"model": model.model_copy(update=known)})
 
 
-def _measuring(settings: Data) -> Data:
-    """Validation windows are longer: predictions are also followed for several blocks."""
-    longer = max(VALIDATION_FRAMES, settings.window_frames)
-    return settings.model_copy(update={"window_frames": longer})
+def _measuring(settings: Data, data: Episodes) -> Data:
+    """Validation windows are longer where an episode is: predictions are followed for several
+    blocks."""
+    longest = int(data.lengths[data.episode_ids("validation")].max(initial=0))
+    frames = max(VALIDATION_FRAMES, settings.window_frames)
+    while frames > settings.window_frames and longest < rows_needed(
+        frames, frame_skip=settings.frame_skip, tail=settings.tail
+    ):
+        frames -= 1
+    return settings.model_copy(update={"window_frames": frames})
 
 
 def prepare(
@@ -122,7 +130,7 @@ def prepare(
     # Whole frames: what the model does not read is counted on them.
     validation = Loader(
         data,
-        _measuring(config.data),
+        _measuring(config.data, data),
         split="validation",
         batch=config.train.batch,
         feed=feeds.get("validation"),
