@@ -250,7 +250,11 @@ def test_actions_of_another_width_are_a_fail(dataset, tmp_path):
         del file["action"]
         file["action"] = np.concatenate([action, action], axis=1)
 
-    assert verdicts(spoil(dataset, tmp_path, change))["environment"] == "fail"
+    copy = spoil(dataset, tmp_path, change)
+    info = json.loads((copy / "dataset.json").read_text())
+    info["action"] = {"mean": [0.0] * 4, "std": [1.0] * 4}
+    (copy / "dataset.json").write_text(json.dumps(info))
+    assert verdicts(copy)["environment"] == "fail"
 
 
 def test_the_tasks_of_a_pack_are_its_own(dataset, tmp_path):

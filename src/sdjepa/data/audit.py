@@ -74,7 +74,7 @@ def audit(
         known = data.env in NAMES and amiss is None
         shadow = (data.info.get("collect") or {}).get("shadow", 0)
         sim = (env or make(data.env, shadow=shadow)) if known else None
-        offset = data.info.get("pack", {}).get("offset", offset)
+        offset = (data.info.get("pack") or {}).get("offset", offset)
         steps = [
             lambda: _structure(data),
             lambda: _lengths(data, window_rows, offset),
@@ -117,7 +117,7 @@ def _structure(data: Episodes) -> Iterator[Check]:
 
 def _lengths(data: Episodes, window_rows: int, offset: int) -> Iterator[Check]:
     short, no_task = data.lengths < window_rows, data.lengths <= offset
-    if "pack" in data.info:  # on which nothing is trained
+    if data.info.get("pack"):  # on which nothing is trained
         short = np.zeros(len(data), dtype=bool)
     found = (
         f"{short.sum()} of {len(data)} episodes{which(short)} are shorter than a window of "
@@ -200,7 +200,7 @@ def _pixels(data: Episodes, env: Env | None, progress: Progress) -> Iterator[Che
         said.append("nothing to compare them with")
     else:
         said.append("they differ from dataset.json" if bad else "they are those described")
-    if "pack" not in data.info and frozen(pictures.repeats, moved(data)):
+    if not data.info.get("pack") and frozen(pictures.repeats, moved(data)):
         bad = True
         said.append("they stay as they are where the state changes")
     plain = pictures.plain & pictured(data)
@@ -279,7 +279,7 @@ def _frames(data: Episodes, env: Env, *, count: int) -> Iterator[Check]:
         yield Check("frames", "skipped", said)
         return
     rows = np.linspace(0, data.num_rows - 1, count).astype(np.int64)
-    if "pack" in data.info:  # which holds frames of starts and goals only
+    if data.info.get("pack"):  # which holds frames of starts and goals only
         ends = np.flatnonzero(pictured(data))
         rows = np.sort(numpy_stream(0, "frames").choice(ends, min(count, len(ends)), replace=False))
     rows = np.unique(rows[sound_states(data)[rows]])

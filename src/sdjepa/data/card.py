@@ -221,7 +221,8 @@ def _frames(record: dict[str, Any]) -> tuple[str, str]:
     if not record["pack"]:
         return "Frames", f"{count:,} of {size} px"
     ends = record["num_episodes"] * (2 if record["pack"]["offset"] else 1)
-    return "Frames", f"{ends:,} of {size} px, of starts and goals; black ones stand between"
+    black = "; black ones stand between" if count > ends else ""
+    return "Frames", f"{ends:,} of {size} px, of starts and goals{black}"
 
 
 def _origin(record: dict[str, Any]) -> list[tuple[str, str]]:
@@ -229,13 +230,8 @@ def _origin(record: dict[str, Any]) -> list[tuple[str, str]]:
     rows = []
     if pack := record["pack"]:
         of = pack["of"]
-        rows.append(
-            (
-                "A pack of",
-                f"{of['name']} ({of['rows']:,} rows); goals {pack['offset']} steps ahead, "
-                f"tasks chosen as in {pack['protocol']}",
-            )
-        )
+        how = f"goals {pack['offset']} steps ahead, tasks chosen as in {pack['protocol']}"
+        rows.append(("A pack of", f"{of['name']} ({of['rows']:,} rows); {how}"))
     if converted := record["converted"]:
         native = (record["collect"] or {}).get("size")
         size = record["image_size"]
@@ -267,7 +263,7 @@ def _policy(record: dict[str, Any]) -> list[tuple[str, str]]:
     if "noise" in policy and policy["name"] not in noiseless:
         said += f", noise {policy['noise']}"
     rows = [("Policy", said)]
-    if "success_share" in policy:
+    if {"success_share", "successes_per_episode"} <= set(policy):
         share, often = policy["success_share"], policy["successes_per_episode"]
         goals = f"{100 * share:.0f} % ({often:.2f} goals an episode)"
         rows.append(("Episodes in which the policy reached a goal", goals))

@@ -65,7 +65,7 @@ def frozen(repeats: Bool[np.ndarray, "rows"], moves: Bool[np.ndarray, "rows"]) -
 
 def pictured(data: Episodes) -> Bool[np.ndarray, "rows"]:
     """Rows whose frame is meant to be looked at: all, but of a pack those of starts and goals."""
-    if "pack" not in data.info:
+    if not data.info.get("pack"):
         return np.ones(data.num_rows, dtype=bool)
     ends = np.zeros(data.num_rows, dtype=bool)
     ends[data.offsets] = ends[data.offsets + data.lengths - 1] = True

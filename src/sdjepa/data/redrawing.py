@@ -112,7 +112,7 @@ def as_drawn(data: Episodes) -> bool:
     Where the frames of a pack come from is not known.
     """
     converted, collected = data.info.get("converted") or {}, data.info.get("collect") or {}
-    if not data.ours or not converted.get("ours", True) or "pack" in data.info:
+    if not data.ours or not converted.get("ours", True) or data.info.get("pack"):
         return False
     return (
         collected["size"] == data.image_size if "size" in collected else not converted.get("size")

@@ -15,7 +15,7 @@ LEAST_PX = 112  # smaller frames are enlarged, each pixel to a square
 
 def chosen(data: Episodes) -> Int[np.ndarray, "down across"]:
     """Rows of the frames to show: an episode a line, of a pack only its start and its goal."""
-    down, across = (TASKS, 2) if "pack" in data.info else (DOWN, ACROSS)
+    down, across = (TASKS, 2) if data.info.get("pack") else (DOWN, ACROSS)
     episodes = sorted({int(i) for i in np.linspace(0, len(data) - 1, down).round()})
     lines = [
         data.rows(episode).start + np.linspace(0, data.lengths[episode] - 1, across).astype(int)
