@@ -18,6 +18,7 @@ from sdjepa.data.lag import lag_gains
 from sdjepa.data.loader import normalise_actions
 from sdjepa.data.pack import write_pack
 from sdjepa.errors import UserError
+from small import foreign
 
 
 @pytest.fixture(scope="module", params=["tworoom", "pusht"])
@@ -263,3 +264,63 @@ def test_the_tasks_of_a_pack_are_its_own(dataset, tmp_path):
     found = {check.name: check for check in audit(pack)}
     assert found["lengths"].verdict == "pass"
     assert "2 replays reach the goal 9 steps ahead" in found["replay"].found
+
+
+def test_an_episode_that_no_side_of_the_split_has_is_found(dataset, tmp_path):
+    changes = {"lost": lambda train: train[1:], "twice": lambda train: [*train, train[0]]}
+    for name, change in changes.items():
+        copy = Path(shutil.copytree(dataset, tmp_path / name))
+        info = json.loads((copy / "dataset.json").read_text())
+        info["split"]["train"] = change(info["split"]["train"])
+        (copy / "dataset.json").write_text(json.dumps(info))
+        assert verdicts(copy)["split"] == "fail"
+
+
+def test_a_repeated_episode_on_one_side_is_a_warning(dataset, tmp_path):
+    copy = Path(shutil.copytree(dataset, tmp_path / "set"))
+    with Episodes.open(copy) as data:
+        first, second = (data.rows(int(i)) for i in data.episode_ids("train")[:2])
+    with h5py.File(copy / "episodes.h5", "r+") as file:
+        for name in set(file) - {"pixels", "ep_len", "ep_offset", "episode_idx", "step_idx"}:
+            file[name][second] = file[name][first]
+    assert verdicts(copy)["duplicates"] == "warn"
+
+
+def test_a_missing_state_is_a_warning(tmp_path):
+    proprio = np.random.default_rng(0).normal(size=(12, 2))
+    path = foreign(tmp_path / "a.h5", velocity=np.full((12, 2), np.nan), proprio=proprio)
+    assert verdicts(path, offset=2)["missing values"] == "warn"
+
+
+@pytest.mark.parametrize("late", [-1, 1])
+def test_the_lag_that_is_told_is_that_of_the_row_an_action_was_moved_to(tmp_path, late):
+    rng = np.random.default_rng(0)
+    action = rng.normal(size=(500, 2)).astype(np.float32)
+    place = np.cumsum(action, 0) - action
+    moved = np.roll(action, late, axis=0)
+    path = foreign(tmp_path / "a.h5", lengths=(500,), action=moved, proprio=place)
+    with Episodes.open(path) as data:
+        gains = lag_gains(data, ["proprio"])
+    assert max(gains, key=gains.get) == late
+
+
+@pytest.mark.parametrize(("reached", "verdict"), [(98, "pass"), (97, "fail")])
+def test_98_of_100_replays_must_reach_their_goal(dataset, monkeypatch, reached, verdict):
+    left = iter([True] * reached + [False] * (100 - reached))
+    monkeypatch.setattr(auditing, "replay", lambda *given: next(left))
+    found = {check.name: check.verdict for check in audit(dataset, replays=100, frames=1)}
+    assert found["replay"] == verdict
+
+
+def test_a_shadow_map_asked_for_is_drawn_recorded_and_audited(tmp_path):
+    paths = []
+    for shadow in (0, 512):
+        settings = Collect(env="reacher", episodes=3, steps=3, size=64, workers=1, shadow=shadow)
+        paths.append(collect(settings, tmp_path / str(shadow)))
+    usual, small = (Episodes.open(path) for path in paths)
+    assert [each.info["collect"]["shadow"] for each in (usual, small)] == [0, 512]
+    frames = [each.frames(range(each.num_rows)).astype(int) for each in (usual, small)]
+    assert 0 < np.abs(frames[0] - frames[1]).mean() < 1
+    for path in paths:
+        found = {c.name: c.found for c in audit(path, offset=2, window_rows=2)}["frames"]
+        assert found == "12 of 12 frames drawn again are identical"

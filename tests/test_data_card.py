@@ -15,9 +15,11 @@ from sdjepa.data.collect import collect
 from sdjepa.data.convert import convert
 from sdjepa.data.episodes import Episodes
 from sdjepa.data.pack import write_pack
+from sdjepa.data.replaying import candidate_starts
 from sdjepa.data.sheet import GAP_PX, tiled
 from sdjepa.envs import base
 from sdjepa.errors import UserError
+from small import foreign
 
 
 @pytest.fixture(scope="module", params=["tworoom", "pusht"])
@@ -168,3 +170,82 @@ def test_tiles_of_a_contact_sheet_are_large_whole_pixels_with_a_gap_between():
     second = sheet[side + GAP_PX :, 2 * (side + GAP_PX) :]
     assert np.array_equal(second[1::3, 1::3], frames[1, 2])
     assert tiled(frames.repeat(3, 2).repeat(3, 3)).shape == sheet.shape
+
+
+class Drifting:
+    """Comes by its goal in the third step, whatever is done."""
+
+    action_dim, distance_is = 2, "steps"
+
+    def __init__(self):
+        self.actions = []
+
+    def set_state(self, row):
+        self.left = 3
+
+    def set_goal(self, row):
+        self.actions.append([])
+
+    def distance(self):
+        return float(self.left)
+
+    def solved(self):
+        return self.left == 0
+
+    def step(self, action):
+        self.left -= 1
+        self.actions[-1].append(action)
+
+
+def test_what_solves_itself_within_the_budget_is_solved_by_doing_nothing(dataset):
+    with Episodes.open(dataset) as data:
+        for budget, share in ((2, 0), (3, 1), (9, 1)):
+            env = Drifting()
+            found = task_floors(data, env, count=4, offset=5, budget=budget)
+            assert found["solved_by_doing_nothing_share"] == share
+            assert found["solved_at_start_share"] == 0
+            assert found["start_distance_quantiles"]["0.5"] == 3
+            assert not np.any(env.actions[0])
+            assert len(env.actions[0]) == min(budget, 3)
+
+
+class Measured(Drifting):
+    def set_state(self, row):
+        self.state = row["proprio"]
+
+    def set_goal(self, row):
+        self.goal = row["proprio"]
+
+    def distance(self):
+        return float(np.abs(self.state - self.goal).max())
+
+    def solved(self):
+        return self.distance() == 0
+
+    def step(self, action):
+        pass
+
+
+def test_a_start_is_followed_by_its_goal_in_the_same_episode(dataset, tmp_path):
+    path = foreign(tmp_path / "a.h5", lengths=(5, 3, 4))
+    with Episodes.open(path) as data:
+        assert candidate_starts(data, 3).tolist() == [0, 1, 8]
+        assert candidate_starts(data, 2).tolist() == [0, 1, 2, 5, 8, 9]
+    with Episodes.open(dataset) as data:
+        found = task_floors(data, Measured(), count=10**6, offset=25, budget=1)
+        starts = candidate_starts(data, 25)
+        place = data.column("proprio")
+        apart = np.abs(place[starts] - place[starts + 25]).max(1)
+        assert found["start_distance_quantiles"]["0.5"] == pytest.approx(np.quantile(apart, 0.5))
+
+
+def test_the_card_tells_random_actions_from_smooth_ones(tmp_path):
+    rng = np.random.default_rng(0)
+    walk = np.cumsum(rng.normal(size=(400, 1)), axis=0)
+    action = np.hstack([rng.normal(size=(400, 1)), walk]).astype(np.float32)
+    other = np.zeros((400, 3))
+    card(foreign(tmp_path / "a.h5", lengths=(200, 200), action=action, proprio=None, other=other))
+    record = json.loads((tmp_path / "a.h5.card.json").read_text())
+    noisy, smooth = record["action"]["lag1_correlation"]
+    assert abs(noisy) < 0.2
+    assert smooth > 0.9

@@ -14,6 +14,7 @@ import pytest
 
 from sdjepa.config import Collect
 from sdjepa.data import collect as collecting
+from sdjepa.data import writer as writing
 from sdjepa.data.collect import collect
 from sdjepa.data.episodes import Episodes
 from sdjepa.envs import base
@@ -242,3 +243,74 @@ def test_a_plain_hdf5_program_with_the_plug_in_reads_the_same_frames(dataset):
         ours = episodes.frames(np.arange(50))
     with h5py.File(dataset / "episodes.h5") as file:
         assert np.array_equal(file["pixels"][:50], ours)
+
+
+def test_data_have_their_name_only_when_they_are_described(tmp_path, monkeypatch):
+    def full(path, value):
+        raise UserError(f"could not write {path}")
+
+    settings = Collect(env="tworoom", episodes=3, steps=4, size=16, workers=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(writing, "write_json", full)
+        with pytest.raises(UserError, match="could not write"):
+            collect(settings, tmp_path / "set")
+    assert not (tmp_path / "set" / "episodes.h5").exists()
+    collect(settings, tmp_path / "set")
+
+
+def test_an_episode_that_reached_its_goal_twice_counts_once(tmp_path, monkeypatch):
+    whole = collecting.read_part
+
+    def counted(path):
+        for (packed, _), goals in zip(whole(path), (2, 0, 1, 1), strict=True):
+            yield packed, goals
+
+    monkeypatch.setattr(collecting, "read_part", counted)
+    settings = Collect(env="tworoom", episodes=4, steps=5, size=16, workers=1)
+    about = json.loads((collect(settings, tmp_path / "set") / "dataset.json").read_text())
+    policy = about["policy"]
+    assert (policy["success_share"], policy["successes_per_episode"]) == (0.75, 1.0)
+
+
+def test_a_policy_that_stays_at_its_goal_has_reached_it_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(base.env_class("tworoom"), "succeeded", lambda env: True)
+    settings = Collect(env="tworoom", episodes=3, steps=5, size=16, workers=1)
+    about = json.loads((collect(settings, tmp_path / "set") / "dataset.json").read_text())
+    policy = about["policy"]
+    assert policy["successes_per_episode"] == 1  # resting
+
+
+def test_another_seed_splits_otherwise(tmp_path):
+    splits = [writing.make_split(40, seed=seed, validation=0.1, test=0.1) for seed in (0, 1)]
+    assert splits[0]["test"] != splits[1]["test"]
+
+
+def test_statistics_of_a_column_are_those_of_its_finite_rows(dataset):
+    said = json.loads((dataset / "dataset.json").read_text())["columns"]["action"]["statistics"]
+    with Episodes.open(dataset) as data:
+        action = data.column("action").astype(float)
+    whole = action[np.isfinite(action).all(1)]
+    for name, value in (("mean", whole.mean(0)), ("std", whole.std(0)), ("max", whole.max(0))):
+        assert said[name] == pytest.approx(value)
+
+
+def test_a_simulators_other_version_does_not_continue_a_collection(tmp_path, monkeypatch):
+    settings, out = (
+        Collect(env="tworoom", episodes=3, steps=4, size=16, workers=1),
+        tmp_path / "set",
+    )
+
+    def die(*given, **named):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(collecting, "read_part", die)
+        with pytest.raises(KeyboardInterrupt):
+            collect(settings, out)
+    said = collecting.provenance()
+    other = {**said, "versions": {**said["versions"], "mujoco": "0"}}
+    with monkeypatch.context() as patch:
+        patch.setattr(collecting, "provenance", lambda: other)
+        with pytest.raises(UserError, match="unfinished collection with mujoco"):
+            collect(settings, out)
+    collect(settings, out)

@@ -14,6 +14,7 @@ from sdjepa.data import hdf5
 from sdjepa.data.collect import collect
 from sdjepa.data.convert import convert
 from sdjepa.data.episodes import Episodes
+from sdjepa.data.frames import background
 from sdjepa.errors import UserError
 from small import foreign
 
@@ -238,3 +239,33 @@ def test_the_description_says_what_the_file_holds(dataset):
         for name in rows:
             assert list(file[name].shape[1:]) == info["columns"][name]["shape"]
             assert str(file[name].dtype) == info["columns"][name]["dtype"]
+
+
+def test_frames_beyond_the_last_row_are_refused(dataset):
+    with Episodes.open(dataset) as data:
+        for rows in ([-1], [data.num_rows], [0, data.num_rows]):
+            with pytest.raises(IndexError):
+                data.frames(rows)
+
+
+def test_the_background_is_that_of_training_episodes(tmp_path):
+    pixels = np.zeros((12, 8, 8, 3), np.uint8)
+    path = foreign(tmp_path / "a.h5", pixels=pixels)
+    with Episodes.open(path) as data:
+        held = [i for i in range(3) if i not in data.episode_ids("train")]
+        for episode in held:
+            pixels[data.rows(episode)] = 250
+        for i in data.episode_ids("train"):
+            pixels[data.rows(int(i))] = 7
+    path = foreign(tmp_path / "b.h5", pixels=pixels)
+    with Episodes.open(path) as data:
+        assert (background(data) == 7).all()
+
+
+def test_statistics_of_other_peoples_actions_are_of_their_training_episodes(tmp_path):
+    with Episodes.open(foreign(tmp_path / "a.h5")) as data:
+        rows = np.isin(data.column("episode_idx"), data.episode_ids("train"))
+        action = data.column("action")[rows].astype(float)
+        action = action[np.isfinite(action).all(1)]
+        assert len(data.episode_ids("train")) < len(data)
+        assert np.allclose(data.action_stats().mean, action.mean(0), atol=1e-12)

@@ -1,9 +1,7 @@
 """Other people's datasets in, ours out, theirs again: the same rows every time."""
 
 import json
-import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -157,171 +155,6 @@ def test_a_pack_stands_in_for_its_dataset_when_tasks_are_placed(dataset, tmp_pat
             write_pack(pack, [(0, 0)], tmp_path / "other", offset=2, protocol="lewm")
 
 
-# --- LeRobot ---
-
-
-CODECS = {
-    "av1": ("libsvtav1", {"g": "2", "crf": "30"}),  # LeRobot's own
-    "h264": ("libx264", {"g": "250", "bf": "3"}),  # pictures that are not coded in order
-}
-
-
-@pytest.fixture(scope="module", params=CODECS)
-def robot(tmp_path_factory, request):
-    """A LeRobot v3 folder: two episodes in one parquet file and one video, 64 x 96 pixels."""
-    pa = pytest.importorskip("pyarrow")
-    from pyarrow import parquet
-
-    root = tmp_path_factory.mktemp("robot") / "set"
-    camera, lengths, fps = "observation.images.front", (7, 5), 10
-    features = {
-        camera: {"dtype": "video", "shape": [64, 96, 3], "names": None},
-        "observation.state": {"dtype": "float32", "shape": [3], "names": None},
-        "action": {"dtype": "float32", "shape": [2], "names": None},
-        "timestamp": {"dtype": "float32", "shape": [1], "names": None},
-        "frame_index": {"dtype": "int64", "shape": [1], "names": None},
-        "episode_index": {"dtype": "int64", "shape": [1], "names": None},
-    }
-    info = {
-        "codebase_version": "v3.0",
-        "fps": fps,
-        "features": features,
-        "data_path": "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet",
-        "video_path": "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4",
-    }
-    for folder in ("meta/episodes/chunk-000", "data/chunk-000", f"videos/{camera}/chunk-000"):
-        (root / folder).mkdir(parents=True)
-    (root / "meta/info.json").write_text(json.dumps(info))
-    rng = np.random.default_rng(0)
-    rows, episodes, start = [], [], 0
-    for number, length in enumerate(lengths):
-        for step in range(length):
-            rows.append(
-                {
-                    "observation.state": rng.normal(size=3).astype(np.float32).tolist(),
-                    "action": [float(number), float(step)],
-                    "timestamp": step / fps,
-                    "frame_index": step,
-                    "episode_index": number,
-                }
-            )
-        episodes.append(
-            {
-                "episode_index": number,
-                "length": length,
-                "data/chunk_index": 0,
-                "data/file_index": 0,
-                f"videos/{camera}/chunk_index": 0,
-                f"videos/{camera}/file_index": 0,
-                f"videos/{camera}/from_timestamp": start / fps,
-            }
-        )
-        start += length
-    film = root / f"videos/{camera}/chunk-000/file-000.mp4"
-    write_film(film, [20 * number for number in range(start)], fps, *CODECS[request.param])
-    parquet.write_table(pa.Table.from_pylist(rows[::-1]), root / "data/chunk-000/file-000.parquet")
-    parquet.write_table(
-        pa.Table.from_pylist(episodes), root / "meta/episodes/chunk-000/file-000.parquet"
-    )
-    return root
-
-
-def write_film(path: Path, greys: list[int], fps: int, codec: str, options: dict[str, str]) -> None:
-    av = pytest.importorskip("av")
-    with av.open(str(path), "w") as film:
-        stream = film.add_stream(codec, rate=fps, options=options)
-        stream.width, stream.height, stream.pix_fmt = 96, 64, "yuv420p"
-        for grey in greys:
-            picture = np.full((64, 96, 3), grey, np.uint8)
-            film.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
-        film.mux(stream.encode())
-
-
-def test_a_lerobot_folder_becomes_a_dataset_with_every_frame_at_its_row(robot, tmp_path):
-    with Episodes.open(convert(robot, tmp_path / "set", size=16)) as data:
-        assert data.lengths.tolist() == [7, 5]
-        assert data.env == "unknown"
-        action = data.column("action")
-        assert action[:6].tolist() == [[0, step] for step in range(6)]
-        assert np.isnan(action[6]).all()
-        assert data.column("observation_state").shape == (12, 3)
-        grey = data.frames(range(12)).astype(float).mean((1, 2, 3))
-        assert grey == pytest.approx(20.0 * np.arange(12), abs=5)
-
-
-def test_a_lerobot_folder_asks_for_what_it_needs(robot, tmp_path):
-    with pytest.raises(UserError, match="sdjepa data convert"):
-        Episodes.open(robot)
-    with pytest.raises(UserError, match=r"64 x 96.*--size"):
-        convert(robot, tmp_path / "set")
-    with pytest.raises(UserError, match=r"no camera 'wrist'.*front"):
-        convert(robot, tmp_path / "set", size=16, camera="wrist")
-    with pytest.raises(UserError, match=r"choose --action from observation\.state, action"):
-        convert(robot, tmp_path / "set", size=16, action="torque")
-    with Episodes.open(
-        convert(robot, tmp_path / "set", size=16, action="observation.state", camera="front")
-    ) as data:
-        assert data.action_dim == 3
-
-
-@pytest.mark.parametrize(
-    ("spoil", "message"),
-    [
-        (lambda robot: next(robot.rglob("*.mp4")).unlink(), "has no video file-000.mp4"),
-        (lambda robot: shutil.rmtree(robot / "meta" / "episodes"), "no episode table"),
-        (lambda robot: next(robot.rglob("*.mp4")).write_bytes(b""), "file-000.mp4 is damaged"),
-        (lambda robot: cut(next(robot.rglob("*.mp4"))), "file-000.mp4 is damaged"),
-        (lambda robot: next(robot.glob("data/*/*")).unlink(), "has no data/chunk-000/file-000"),
-        (lambda robot: cut(next(robot.glob("data/*/*"))), "a parquet file is damaged"),
-        (lambda robot: describe(robot, features=None), "lacks 'features'"),
-        (lambda robot: describe(robot, data_path=None), "lacks 'data_path'"),
-        (lambda robot: describe(robot, data_path=3), "not read as LeRobot writes it"),
-        (lambda robot: describe(robot, features=[]), "not read as LeRobot writes it"),
-        (lambda robot: describe(robot, fps=0), "not read as LeRobot writes it"),
-        (lambda robot: describe(robot, fps=5), "does not have 5 a second"),
-        (lambda robot: describe(robot, fps="fast"), "not read as LeRobot writes it"),
-        (lambda robot: (robot / "meta/info.json").write_text("[]"), "not read as LeRobot"),
-        (lambda robot: change(robot, "episodes", from_timestamp=5.0), "ends after 0 of 7"),
-        (lambda robot: change(robot, "episodes", from_timestamp=None), "not read as LeRobot"),
-        (lambda robot: change(robot, "episodes", length=0), "one without a row"),
-        (lambda robot: change(robot, "data", action=None), "not read as LeRobot"),
-        (lambda robot: change(robot, "data", episode_index=0), "holds 12 rows of episode 0"),
-    ],
-)
-def test_a_lerobot_folder_that_lacks_something_says_what(robot, tmp_path, spoil, message):
-    copy = tmp_path / "robot"
-    shutil.copytree(robot, copy)
-    spoil(copy)
-    with pytest.raises(UserError, match=message) as error:
-        convert(copy, tmp_path / "set", size=16)
-    assert "\n" not in str(error.value)
-    assert not (tmp_path / "set").exists()
-
-
-def describe(robot: Path, **said: Any) -> None:
-    """Change what info.json says; None takes it away."""
-    path = robot / "meta" / "info.json"
-    info = {**json.loads(path.read_text()), **said}
-    path.write_text(json.dumps({key: value for key, value in info.items() if value is not None}))
-
-
-def change(robot: Path, table: str, **values: Any) -> None:
-    """Put these values into every row of a table."""
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    (path,) = robot.rglob(f"{table}/*/*.parquet")
-    rows = parquet.read_table(path).to_pylist()
-    for row in rows:
-        for end, value in values.items():
-            row[next(key for key in row if key.endswith(end))] = value
-    parquet.write_table(pa.Table.from_pylist(rows), path)
-
-
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-
-
 # --- stable-worldmodel ---
 
 
@@ -399,3 +232,37 @@ def test_a_folder_that_is_nothing_is_refused_in_one_line(library, tmp_path):
     with pytest.raises(UserError, match="no dataset that can be read") as error:
         Episodes.open(tmp_path)
     assert "\n" not in str(error.value)
+
+
+def test_a_copy_keeps_the_split_it_comes_with_whatever_the_seed(dataset, tmp_path):
+    copy = convert(dataset, tmp_path / "copy", seed=5)
+    assert Episodes.open(copy).split_hash == Episodes.open(dataset).split_hash
+
+
+def test_a_converted_files_last_actions_are_missing_in_the_file_itself(tmp_path):
+    copy = convert(foreign(tmp_path / "a.h5"), tmp_path / "copy")
+    with h5py.File(copy / "episodes.h5") as file:
+        missing = np.isnan(file["action"][:]).any(1)
+    assert np.flatnonzero(missing).tolist() == [4, 7, 11]
+
+
+def test_a_packs_tasks_end_within_their_episode_and_their_files_say_so(dataset, tmp_path):
+    with Episodes.open(dataset) as data:
+        with pytest.raises(UserError, match="no goal lies 25"):
+            write_pack(data, [(0, 16)], tmp_path / "other", offset=25, protocol="lewm")
+        pack = write_pack(data, [(0, 15), (1, 2)], tmp_path / "pack", offset=25, protocol="lewm")
+    with h5py.File(pack / "episodes.h5") as file:
+        missing = np.isnan(file["action"][:]).any(1)
+    assert np.flatnonzero(missing).tolist() == [25, 51]
+
+
+def test_a_dataset_made_anew_in_one_place_does_not_use_the_old_frames(tmp_path):
+    for seed in (0, 1):
+        settings = Collect(env="tworoom", episodes=3, steps=4, size=16, workers=1, seed=seed)
+        with Episodes.open(collect(settings, tmp_path / "set")) as data:
+            if seed:
+                with pytest.raises(UserError, match="not of this dataset"):
+                    frame_store(data)
+            else:
+                frame_store(data)
+        (tmp_path / "set" / "episodes.h5").unlink()

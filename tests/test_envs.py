@@ -74,7 +74,7 @@ def test_the_recorded_columns_are_those_declared(env):
 def test_a_state_and_a_goal_are_restored_from_the_columns_needed_alone(env):
     """So a file that has these fits, and one that lacks any of them does not."""
     rows, _ = roll(env, 1)
-    few = [{name: row[name] for name in base.NEEDED[env.name]} for row in (rows[0], rows[20])]
+    few = [{name: row[name] for name in env.needed} for row in (rows[0], rows[20])]
     env.set_state(few[0])
     env.set_goal(few[1])
     assert env.distance() > 0

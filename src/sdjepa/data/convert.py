@@ -13,7 +13,7 @@ from sdjepa.data.episodes import Episodes
 from sdjepa.data.layout import reduce_frames
 from sdjepa.data.lerobot import LeRobot
 from sdjepa.data.writer import Packed, Writer, make_split, pack, refuse_taken
-from sdjepa.envs.base import NAMES, env_class, guess
+from sdjepa.envs.base import NAMES, fits, guess
 from sdjepa.errors import UserError
 from sdjepa.runs import Progress, silent
 
@@ -38,10 +38,10 @@ def convert(
     refuse_taken(out)
     if env is not None and env not in NAMES:
         raise UserError(f"unknown environment {env!r}; there are {', '.join(NAMES)}")
-    if not source.exists() and len(source.parts) == 2:
+    if not source.exists():
         raise UserError(
-            f"no folder {source}; a dataset of a hub is first to be fetched: hf download "
-            f"--repo-type dataset {source} --local-dir DIR"
+            f"no dataset at {source}; make one with: sdjepa collect ENV --out DIR, or if that names "
+            f"one of a hub, fetch it: hf download --repo-type dataset {source} --local-dir DIR"
         )
     if (source / "meta" / "info.json").exists():
         robot = LeRobot.open(source, camera=camera, action=action)
@@ -59,15 +59,12 @@ def convert(
     split = info.get("split") or make_split(count, seed=seed, validation=0.05, test=0.05)
     first = next(episodes)
     shapes = {name: values.shape[1:] for name, values in first[0].items()}
-    env = env or info.get("env") or guess(shapes)
-    if env in NAMES and guess(shapes) != env:
-        column, width = env_class(env).signature
-        raise UserError(
-            f"{source} is not of {env}, which needs a column {column!r} of {width} numbers; it has "
-            + ", ".join(f"{name} {shape}" for name, shape in sorted(shapes.items()))
-        )
+    named = env or info.get("env") or guess(shapes)
+    amiss = named in NAMES and fits(named, shapes, shapes["action"][0])
+    if amiss and env:
+        raise UserError(f"{source} has {amiss}; leave --env out, or correct it")
     described = {
-        "env": env,
+        "env": "unknown" if amiss else named,
         **kept,
         "converted": {
             "from": source.name,

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Int
 
 from sdjepa.data.episodes import Episodes
 from sdjepa.data.layout import first_line
-from sdjepa.envs.base import NAMES, NEEDED, Env, fits
+from sdjepa.envs.base import NAMES, Env, env_class, fits
 from sdjepa.errors import UserError
 
 LARGEST = 1e5  # px, rad, m, their rates and actions; Push-T's disc may wander off some thousand px
@@ -34,7 +34,7 @@ def misfit(data: Episodes) -> str | None:
 def state_columns(data: Episodes) -> list[str]:
     """The columns that say where things are; of an unknown environment the likeliest one."""
     if data.env in NAMES:
-        return [name for name in NEEDED[data.env] if name in data.columns]
+        return [name for name in env_class(data.env).needed if name in data.columns]
     return [name for name in GENERIC if name in data.columns][:1]
 
 

@@ -29,13 +29,6 @@ _CLASSES = {
     "cube": "cube:Cube",
 }
 NAMES: tuple[str, ...] = tuple(_CLASSES)
-# Columns without which a recorded state, or the goal it makes, cannot be restored.
-NEEDED: dict[str, tuple[str, ...]] = {
-    "tworoom": ("proprio",),
-    "pusht": ("state",),
-    "reacher": ("qpos", "qvel"),
-    "cube": ("qpos", "qvel", "privileged_block_0_pos"),
-}
 
 
 class Env(ABC):
@@ -46,6 +39,7 @@ class Env(ABC):
     policies: ClassVar[tuple[str, ...]]  # the first is the default
     noiseless: ClassVar[tuple[str, ...]] = ("random",)  # policies that noise does not change
     state_columns: ClassVar[dict[str, tuple[int, ...]]]  # recorded beside pixels and action: shape
+    needed: ClassVar[tuple[str, ...]]  # columns without which no state or goal can be restored
     signature: ClassVar[
         tuple[str, int]
     ]  # a column and its width that only this environment records
@@ -216,8 +210,9 @@ def reduce(frame: UInt8[np.ndarray, "224 224 3"], size: int) -> UInt8[np.ndarray
 def guess(shapes: Mapping[str, tuple[int, ...]]) -> str:
     """The environment whose recording has columns of these shapes; "unknown" where none fits."""
     for name in NAMES:
-        column, width = env_class(name).signature
-        if shapes.get(column) == (width,):
+        env = env_class(name)
+        column, width = env.signature
+        if shapes.get(column) == (width,) and shapes.get("action") in (None, (env.action_dim,)):
             return name
     return "unknown"
 
@@ -229,7 +224,7 @@ def fits(name: str, shapes: Mapping[str, tuple[int, ...]], action_dim: int) -> s
     leave out are not asked for.
     """
     env = env_class(name)
-    for column in NEEDED[name]:
+    for column in env.needed:
         wanted, found = env.state_columns[column], shapes.get(column)
         if found is None:
             return f"no column {column!r}, which {name} needs"

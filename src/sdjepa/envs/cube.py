@@ -52,6 +52,7 @@ class Cube(gl.Filmed):
         "proprio_gripper_vel": (1,),
         "proprio_gripper_contact": (1,),
     }
+    needed = ("qpos", "qvel", "privileged_block_0_pos")
     signature = ("qpos", 21)
     parts = {"arm": slice(0, 14), "cube": slice(14, 21)}  # noqa: RUF012
     distance_is = "m the cube is to be carried"

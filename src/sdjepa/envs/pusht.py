@@ -38,6 +38,7 @@ class PushT(Env):
         "block_pose": (3,),
         "n_contacts": (),
     }
+    needed = ("state",)
     signature = ("state", 7)
     parts = {"agent": slice(0, 2), "block": slice(2, 5)}  # noqa: RUF012
     distance_is = "px, of agent and block together"

@@ -39,6 +39,7 @@ class Reacher(gl.Filmed):
         "target_pos": (2,),
         "score": (),
     }
+    needed = ("qpos", "qvel")
     signature = ("qpos", 2)
     distance_is = "rad, of the joint that is further off"
     controlled = ("qpos", "qvel")

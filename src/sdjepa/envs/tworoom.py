@@ -37,6 +37,7 @@ class TwoRoom(Env):
         "pos_target": (2,),
         "distance_to_target": (),
     }
+    needed = ("proprio",)
     signature = ("proprio", 2)
     distance_is = "px from the agent to its target"
     controlled = ("proprio",)
