@@ -16,6 +16,7 @@ from sdjepa.config import Collect
 from sdjepa.data import collect as collecting
 from sdjepa.data import writer as writing
 from sdjepa.data.collect import collect
+from sdjepa.data.convert import convert
 from sdjepa.data.episodes import Episodes
 from sdjepa.envs import base
 from sdjepa.errors import UserError
@@ -204,6 +205,28 @@ def test_a_collection_killed_when_only_its_card_was_missing_is_finished(tmp_path
     collect(few, out)
     assert (out / "card.md").exists()
     assert not (out / ".collect").exists()
+
+
+@pytest.mark.parametrize("kept", [0, 40, -1])
+def test_a_part_that_was_cut_is_made_again(tmp_path, kept):
+    """As a machine that went down may leave it."""
+    few, out = SETTINGS.model_copy(update={"episodes": 3}), tmp_path / "set"
+    killed_at("read_part", few, out)
+    (part,) = out.glob(".collect/part-*")
+    part.write_bytes(part.read_bytes()[:kept])
+    collect(few, out)
+    assert checksums(out) == checksums(collect(few, tmp_path / "other"))
+
+
+@pytest.mark.parametrize("name", ["dataset.json", "card.md"])
+def test_what_lies_where_a_dataset_would_is_not_written_over(dataset, tmp_path, name):
+    out = tmp_path / "set"
+    out.mkdir()
+    (out / name).write_text("mine")
+    for make in (lambda: collect(SETTINGS, out), lambda: convert(dataset, out)):
+        with pytest.raises(UserError, match=f"{name} would be written over"):
+            make()
+    assert [(path.name, path.read_text()) for path in out.iterdir()] == [(name, "mine")]
 
 
 def test_other_demonstrations_do_not_continue_a_collection(tmp_path, monkeypatch):

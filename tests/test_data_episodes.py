@@ -63,6 +63,11 @@ def test_other_storage_of_frames_gives_the_same_frames(tmp_path, chunks, compres
         ({"ep_len": np.array([5, 3, 3])}, "leave rows out"),
         ({"ep_offset": np.array([7, 4, 0]), "ep_len": np.array([5, 3, 4])}, "not in order"),
         ({"ep_len": np.array([[5, 3, 4]])}, "do not describe episodes"),
+        ({"ep_len": np.array([5, 3, 3.5])}, "ep_len are not whole numbers"),
+        ({"ep_len": np.array([5, 3, np.nan])}, "ep_len are not whole numbers"),
+        ({"ep_len": np.int64(12)}, "'ep_len' is damaged"),
+        ({"pixels": np.zeros((12, 0, 0, 3), np.uint8)}, "needed uint8"),
+        ({"action": np.zeros((12, 0), np.float32)}, "needed float"),
     ],
 )
 def test_a_file_that_is_no_dataset_is_refused_in_one_line(tmp_path, changes, message):

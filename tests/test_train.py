@@ -14,15 +14,15 @@ import numpy as np
 import pytest
 import torch
 
-from sdjepa.config import Config
+from sdjepa.config import Config, Data
 from sdjepa.data.episodes import Episodes
 from sdjepa.data.loader import Loader, normalise_actions
 from sdjepa.errors import UserError
 from sdjepa.model.world_model import WorldModel
 from sdjepa.runs import Run
 from sdjepa.train.checkpoint import load_checkpoint, load_weights
-from sdjepa.train.loop import prepare, take_step, train
-from small import Crash, crash_at
+from sdjepa.train.loop import _measuring, prepare, take_step, train
+from small import Crash, crash_at, foreign
 
 UNTIMED = ("frames_per_second", "steps_per_second", "seconds")
 
@@ -270,3 +270,10 @@ def test_a_full_disk_is_one_line_and_keeps_the_previous_checkpoint(
     assert weights(a_run) == before
     assert not list((a_run / "checkpoints").glob(".*partial"))
     shutil.rmtree(a_run)
+
+
+@pytest.mark.parametrize(("rows", "frames"), [(20, 4), (25, 5), (29, 5), (30, 6), (90, 6)])
+def test_validation_windows_are_as_long_as_its_episodes_let_them_be(tmp_path, rows, frames):
+    """Another program's short episodes are validated on, if only for fewer blocks."""
+    with Episodes.open(foreign(tmp_path / "a.h5", lengths=(rows,) * 4)) as data:
+        assert _measuring(Data(), data).window_frames == frames
