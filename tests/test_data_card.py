@@ -16,7 +16,7 @@ from sdjepa.data.convert import convert
 from sdjepa.data.episodes import Episodes
 from sdjepa.data.pack import write_pack
 from sdjepa.data.replaying import candidate_starts
-from sdjepa.data.sheet import GAP_PX, tiled
+from sdjepa.data.sheet import GAP_GREY, GAP_PX, tiled
 from sdjepa.envs import base
 from sdjepa.errors import UserError
 from small import foreign
@@ -165,8 +165,8 @@ def test_tiles_of_a_contact_sheet_are_large_whole_pixels_with_a_gap_between():
     sheet = tiled(frames)
     side = 150  # three times 50: the first multiple beyond 112
     assert sheet.shape == (2 * side + GAP_PX, 3 * side + 2 * GAP_PX, 3)
-    assert (sheet[side : side + GAP_PX] == 255).all()
-    assert (sheet[:, side : side + GAP_PX] == 255).all()
+    assert (sheet[side : side + GAP_PX] == GAP_GREY).all()
+    assert (sheet[:, side : side + GAP_PX] == GAP_GREY).all()
     second = sheet[side + GAP_PX :, 2 * (side + GAP_PX) :]
     assert np.array_equal(second[1::3, 1::3], frames[1, 2])
     assert tiled(frames.repeat(3, 2).repeat(3, 3)).shape == sheet.shape

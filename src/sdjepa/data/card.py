@@ -258,7 +258,7 @@ def _policy(record: dict[str, Any]) -> list[tuple[str, str]]:
     said = policy["name"]
     if "demos_sha256" in policy:
         given = Path((record["collect"] or {}).get("demos") or "").name
-        said += f" of {given or 'the file'} (SHA-256 {policy['demos_sha256'][:16]})"
+        said += f" ({given + ', ' if given else ''}SHA-256 {policy['demos_sha256'][:16]})"
     noiseless = env_class(env).noiseless if env in NAMES else ()
     if "noise" in policy and policy["name"] not in noiseless:
         said += f", noise {policy['noise']}"

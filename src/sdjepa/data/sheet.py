@@ -9,7 +9,7 @@ from sdjepa.data.episodes import Episodes
 
 DOWN, ACROSS = 3, 6  # episodes and frames of each
 TASKS = 6  # of a pack, whose frames are those of starts and goals
-GAP_PX = 2
+GAP_PX, GAP_GREY = 4, 200  # seen between white frames and between dark ones
 LEAST_PX = 112  # smaller frames are enlarged, each pixel to a square
 
 
@@ -25,7 +25,7 @@ def chosen(data: Episodes) -> Int[np.ndarray, "down across"]:
 
 
 def png(frames: UInt8[np.ndarray, "down across h w 3"]) -> bytes:
-    """The frames as tiles with white between them."""
+    """The frames as tiles with grey between them."""
     from matplotlib import image
 
     buffer = io.BytesIO()
@@ -38,7 +38,7 @@ def tiled(frames: UInt8[np.ndarray, "down across h w 3"]) -> UInt8[np.ndarray, "
     times = -(-LEAST_PX // min(height, width))
     large = frames.repeat(times, axis=2).repeat(times, axis=3)
     tall, wide = times * height + GAP_PX, times * width + GAP_PX
-    sheet = np.full((down, across, tall, wide, 3), 255, dtype=np.uint8)
+    sheet = np.full((down, across, tall, wide, 3), GAP_GREY, dtype=np.uint8)
     sheet[:, :, :-GAP_PX, :-GAP_PX] = large
     whole = sheet.swapaxes(1, 2).reshape(down * tall, across * wide, 3)
     return whole[:-GAP_PX, :-GAP_PX]
