@@ -43,17 +43,25 @@ BEGIN, STAGES, OTHERS = "Begin here", "The path", "Other systems"
 @contextmanager
 def bar(title: str) -> Iterator["Progress"]:
     """A progress bar with rate and time left; in a file, a line of where it ended."""
-    if not console.is_terminal:
-        last = ""
+    with (_drawn if console.is_terminal else _written)(title) as progress:
+        yield progress
 
-        def count(done: int, total: int, note: str = "") -> None:
-            nonlocal last
-            last = f"{title}: {done:,} of {total:,} {note}"
 
-        yield count
-        if last:
-            console.print(last.strip(), markup=False, soft_wrap=True)
-        return
+@contextmanager
+def _written(title: str) -> Iterator["Progress"]:
+    last = ""
+
+    def tell(done: int, total: int, note: str = "") -> None:
+        nonlocal last
+        last = f"{title}: {done:,} of {total:,} {note}".strip()
+
+    yield tell
+    if last:
+        console.print(last, markup=False, soft_wrap=True)
+
+
+@contextmanager
+def _drawn(title: str) -> Iterator["Progress"]:
     from rich import progress as rp
     from rich.table import Column
     from rich.text import Text
