@@ -40,7 +40,7 @@ def convert(
         raise UserError(f"unknown environment {env!r}; there are {', '.join(NAMES)}")
     if not source.exists():
         raise UserError(
-            f"no dataset at {source}; make one with: sdjepa collect ENV --out DIR, or fetch a hub's: "
+            f"no dataset at {source}; make one: sdjepa collect ENV --out DIR, or fetch a hub's: "
             f"hf download --repo-type dataset {source} --local-dir DIR"
         )
     if (source / "meta" / "info.json").exists():
