@@ -169,6 +169,8 @@ def test_two_ways_to_say_how_much_are_one_too_many(sdjepa, tmp_path):
         ("collect tworoom --out .", "name a folder"),
         ("data pack a b --seed -1", "'--seed'"),
         ("data card a --tasks 0", "'--tasks'"),
+        ("data pack a b --offset 100000000000000000000", "'--offset'"),
+        ("train recipes/demo.toml --data 2024-01-01 --out x", "no dataset at 2024-01-01"),
         ("data convert lerobot/pusht out", "hf download"),
         ("train nowhere.toml --out x", "pusht-fast.toml"),
         ("train --set colect.size=3 --out x recipes/demo.toml", "'colect' in this command"),

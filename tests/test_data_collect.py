@@ -173,6 +173,64 @@ def test_a_killed_collection_continues_to_the_same_bytes(dataset, tmp_path, monk
     assert not [path for path in out.iterdir() if path.name.startswith(".")]
 
 
+@pytest.mark.slow
+def test_ctrl_c_as_a_terminal_sends_it_is_one_line_and_ends_all(dataset, tmp_path, monkeypatch):
+    """To the whole group, whatever its processes are at: none may go on and leave a mixture."""
+    monkeypatch.setattr(base.env_class("tworoom"), "rows_between_saves", 41)
+    out, words = tmp_path / "set", ["collect", "tworoom", "--out", str(tmp_path / "set")]
+    for key in ("episodes", "steps", "size", "seed"):
+        words += [f"--{key}", str(getattr(SETTINGS, key))]
+    script = (
+        "import sys; from sdjepa.cli import main; from sdjepa.envs.base import env_class\n"
+        f"env_class('tworoom').rows_between_saves = 41; sys.argv = ['sdjepa', *{words}]\n"
+        "if __name__ == '__main__': main()"
+    )
+    path = tmp_path / "script.py"
+    path.write_text(script)
+    begun = out / ".collect" / "settings.json"
+    for wait in (0.0, 0.3, 1.0, None, None):
+        stamp = begun.stat().st_mtime_ns if begun.exists() else None
+        parts = len(list(out.glob(".collect/part-*")))
+        child = subprocess.Popen(
+            [sys.executable, str(path), "--workers", "2"],
+            start_new_session=True,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        while child.poll() is None and not (
+            begun.exists() and begun.stat().st_mtime_ns != stamp  # workers start now
+        ):
+            time.sleep(0.01)
+        if wait is None:  # until there is something to lose
+            while child.poll() is None and len(list(out.glob(".collect/part-*"))) <= parts:
+                time.sleep(0.01)
+        else:
+            time.sleep(wait)
+        if child.poll() is None:
+            os.killpg(child.pid, signal.SIGINT)
+        _, said = child.communicate(timeout=30)
+        assert "Traceback" not in said
+        assert child.returncode in (0, 130), said
+        assert not alive(child.pid)
+        if child.returncode == 0:
+            break
+        assert said == "stopped; the same command continues where it stopped\n"
+    if not (out / "card.md").exists():
+        collect(SETTINGS, out)
+    assert checksums(out) == checksums(dataset)
+
+
+def test_an_episode_that_was_broken_off_leaves_no_frame_to_the_next(monkeypatch):
+    env, few = base.make("tworoom"), SETTINGS.model_copy(update={"steps": 5, "policy": "expert"})
+    with monkeypatch.context() as patch:
+        patch.setattr(env, "finished", lambda: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            collecting.record(env, few, 0)
+    packed, _ = collecting.record(env, few, 1)
+    assert len(packed.frames) == 6
+    assert packed.frames == collecting.record(env, few, 1)[0].frames
+
+
 def alive(group: int) -> bool:
     """Whether any process of the group runs; one that has ended and waits to be seen does not."""
     for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -207,13 +265,22 @@ def test_a_collection_killed_when_only_its_card_was_missing_is_finished(tmp_path
     assert not (out / ".collect").exists()
 
 
-@pytest.mark.parametrize("kept", [0, 40, -1])
-def test_a_part_that_was_cut_is_made_again(tmp_path, kept):
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda whole: b"",
+        lambda whole: whole[:40],
+        lambda whole: whole[:-1],
+        lambda whole: whole[:-50] + bytes(50),
+        lambda whole: b"3\n" + whole,
+    ],
+)
+def test_a_part_that_was_spoilt_is_made_again(tmp_path, spoil):
     """As a machine that went down may leave it."""
     few, out = SETTINGS.model_copy(update={"episodes": 3}), tmp_path / "set"
     killed_at("read_part", few, out)
     (part,) = out.glob(".collect/part-*")
-    part.write_bytes(part.read_bytes()[:kept])
+    part.write_bytes(spoil(part.read_bytes()))
     collect(few, out)
     assert checksums(out) == checksums(collect(few, tmp_path / "other"))
 

@@ -22,7 +22,7 @@ class Collect(Section):
     episodes: int = Field(default=10_000, ge=1, le=MANY)
     steps: int = Field(default=100, ge=1, le=MANY)  # of the environment; frames are one more
     # 0 = episodes decide; else as many episodes as make this many
-    frames: int = Field(default=0, ge=0, le=MANY * 100)
+    frames: int = Field(default=0, ge=0, le=MANY * 10)
     policy: str = "auto"  # auto = the environment's first
     noise: float = Field(default=1.0, ge=0, le=1e6)  # in the environment's measure; 0 = none
     demos: str = ""  # demonstrations to replay, where the environment has any

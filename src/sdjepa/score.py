@@ -26,6 +26,7 @@ from jaxtyping import Int
 
 from sdjepa.config import BUDGET_PER_OFFSET, PROTOCOL_TASKS, Score
 from sdjepa.data.episodes import Episodes
+from sdjepa.data.replaying import misfit
 from sdjepa.envs.base import Env, make
 from sdjepa.errors import UserError
 from sdjepa.scoring.actors import noop
@@ -184,6 +185,8 @@ def task_list(data: Episodes, settings: Score, *, manifest: Path | None = None) 
 
     A pack's tasks were chosen before, and by which protocol it says itself.
     """
+    if amiss := misfit(data):
+        raise UserError(f"{data.path} has {amiss}; convert it with the right --env")
     if manifest is not None:
         found = Manifest.read(manifest)
         found.check(data, manifest)

@@ -44,6 +44,8 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:
+        if error.errno == errno.ENOSPC and error.filename is None:
+            refuse("what was to be said could not be written; free some space")
         if error.errno not in OF_PATHS or error.filename is None:
             raise
         refuse(f"{error.filename}: {error.strerror}; correct the path, or choose another place")

@@ -132,7 +132,7 @@ def train(
         _train(resume, None)
         return
     flags = [f"train.seed={seed}"] if seed is not None else []
-    flags += [f"data.path={data}"] if data is not None else []
+    flags += _at(data)
     config = resolve(recipe, rung=rung, k=k, settings=[*flags, *sets])
     if explain:
         from sdjepa.explain import explain as departures
@@ -199,7 +199,7 @@ def sweep(
     from sdjepa.train.sweep import members
     from sdjepa.train.sweep import sweep as work
 
-    flags = [f"data.path={data}"] if data is not None else []
+    flags = _at(data)
     wanted = members(
         recipe,
         rungs=rungs.split(","),
@@ -212,6 +212,11 @@ def sweep(
         made = work(wanted, out, progress=progress)
     for path in made:
         said(path)
+
+
+def _at(data: Path | None) -> list[str]:
+    """The setting of a place, whose name may look like a number or a date."""
+    return [] if data is None else [f"data.path={json.dumps(str(data))}"]
 
 
 def _numbers(text: str, flag: str) -> list[int]:

@@ -8,6 +8,7 @@ import typer
 from sdjepa.cli.app import OTHERS, DataPath, RunPath, app, bar, said
 from sdjepa.errors import UserError
 
+MANY = 10**8  # more is a slip of the keyboard
 import_app = typer.Typer(no_args_is_help=True, help="Bring another system's weights in as a run.")
 export_app = typer.Typer(no_args_is_help=True, help="Hand a run to another system.")
 data_app = typer.Typer(no_args_is_help=True, help="Look after datasets.")
@@ -98,7 +99,7 @@ def data_audit(path: DataArgument) -> None:
 def data_card(
     path: DataArgument,
     tasks: Annotated[int, typer.Option(min=1, help="Tasks to try.")] = 100,
-    offset: Annotated[int, typer.Option(min=0, help="Steps from start to goal.")] = 25,
+    offset: Annotated[int, typer.Option(min=0, max=MANY, help="Steps from start to goal.")] = 25,
     budget: Annotated[int, typer.Option(min=0, help="Steps a task may take.")] = 50,
 ) -> None:
     """Write the data card again: lengths, actions, what doing nothing solves, a contact sheet."""
@@ -145,7 +146,7 @@ def data_pack(
     source: DataArgument,
     out: OutArgument,
     tasks: Annotated[int, typer.Option(min=1, help="How many tasks.")] = 50,
-    offset: Annotated[int, typer.Option(min=1, help="Steps from start to goal.")] = 25,
+    offset: Annotated[int, typer.Option(min=1, max=MANY, help="Steps from start to goal.")] = 25,
     protocol: Annotated[str, typer.Option(help="lewm, strict or choose.")] = "lewm",
     seed: Annotated[int, typer.Option(min=0, help="Chooses the tasks.")] = 42,
 ) -> None:

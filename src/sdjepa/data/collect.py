@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sdjepa.config import Collect
+from sdjepa.config import MANY, Collect
 from sdjepa.data.card import card
 from sdjepa.data.crew import Crew
 from sdjepa.data.parts import is_whole, read_part, write_part
@@ -86,6 +86,8 @@ def _complete(settings: Collect) -> Collect:
     episodes = settings.episodes
     if settings.frames:
         episodes = -(-settings.frames // (settings.steps + 1))
+    if episodes > MANY:
+        raise UserError(f"{episodes:,} episodes are more than {MANY:,}; ask for less")
     # Refuses shares that leave nothing to train on before an hour is spent, not after.
     make_split(episodes, seed=0, validation=settings.validation_share, test=settings.test_share)
     return settings.model_copy(update={"policy": policy, "episodes": episodes})
@@ -170,6 +172,7 @@ def _make_part(settings: Collect, group: range, path: Path) -> tuple[Path, bool]
 def record(env: Env, settings: Collect, episode: int) -> tuple[Packed, int]:
     """Episode number `episode` of the dataset, and how often it reached what its policy wanted."""
     rng = numpy_stream(settings.seed, "episode", episode)
+    env.develop()  # frames of an episode that was broken off are not this one's
     env.reset(rng)
     policy = env.policy(
         settings.policy, noise=settings.noise, rng=rng, demos_given=_demos(settings)

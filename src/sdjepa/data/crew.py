@@ -1,12 +1,15 @@
 """Worker processes that end with the one that started them: work in, results out, in order."""
 
+import contextlib
 import functools
 import multiprocessing
 import os
+import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import forkserver
 from multiprocessing.connection import wait
 from typing import Any, Generic, TypeVar
 
@@ -32,17 +35,24 @@ class Crew(Generic[Result]):
             # threads, no GL context and no GPU.
             context = multiprocessing.get_context("forkserver")
             context.set_forkserver_preload(["sdjepa.data.collect"])
+            with _undisturbed(deaf=True):
+                forkserver.ensure_running()
             self._pool = ProcessPoolExecutor(self._size, mp_context=context, initializer=begin)
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
+        if self._pool is None:
+            return
+        if error is not None:  # nobody waits for what they do
+            for worker in list((self._pool._processes or {}).values()):
+                worker.terminate()
+        self._pool.shutdown(wait=True, cancel_futures=True)
 
     def submit(self, work: Callable[..., Result], *arguments: Any) -> Job[Result]:
         if self._pool is None:
             return functools.partial(work, *arguments)
-        return self._pool.submit(work, *arguments)
+        with _undisturbed():
+            return self._pool.submit(work, *arguments)
 
     def wait(self, job: Job[Result]) -> Result:
         try:
@@ -56,8 +66,30 @@ class Crew(Generic[Result]):
 
 def begin() -> None:
     """What a worker process does first."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     one_thread()
     threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+@contextlib.contextmanager
+def _undisturbed(*, deaf: bool = False) -> Iterator[None]:
+    """Ctrl-C waits until this is done: a worker whose start it cuts in two is nobody's to end.
+
+    What is begun within while `deaf` never hears it, though a terminal sends it to all: whoever
+    started them ends them.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    heard: list[int] = []
+    waiting = signal.SIG_IGN if deaf else lambda number, frame: heard.append(number)
+    before = signal.signal(signal.SIGINT, waiting)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if heard:
+        raise KeyboardInterrupt
 
 
 def _end_with_parent() -> None:

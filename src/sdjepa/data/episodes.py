@@ -284,6 +284,12 @@ class _Moments(BaseModel):
     std: list[float | None]
 
 
+class _Column(BaseModel):
+    dtype: str
+    shape: list[int]
+    sha256: str
+
+
 class _Pack(BaseModel):
     offset: int
     starts: list[tuple[int, int]]
@@ -296,7 +302,7 @@ class _Described(BaseModel):
     env: str
     split: _Split
     action: _Moments
-    columns: dict[str, dict[str, Any]] = {}
+    columns: dict[str, _Column] = {}
     collect: dict[str, Any] | None = None
     policy: dict[str, Any] | None = None
     converted: dict[str, Any] | None = None

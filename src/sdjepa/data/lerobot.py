@@ -203,6 +203,8 @@ def _readable(path: Path) -> Iterator[None]:
     """What is not as LeRobot writes it is said in one line."""
     try:
         yield
+    except UserError:
+        raise
     except KeyError as error:
         raise UserError(f"{path} lacks {error}; fetch it again") from error
     except _MISFITS as error:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from sdjepa.errors import UserError
 
 
 def write_part(path: Path, episodes: Sequence[tuple[Packed, int]]) -> None:
-    """One line of JSON that says what follows, then the bytes of it, nothing between.
+    """One line of JSON that says what follows and its checksum, then the bytes of it.
 
     Not an `.npz`: unpacking one costs the joining process more than writing the dataset does.
     """
@@ -24,8 +25,10 @@ def write_part(path: Path, episodes: Sequence[tuple[Packed, int]]) -> None:
         head.append({"goals": int(goals), "sizes": sizes, "columns": shapes})
         body += [*packed.frames, packed.digests.tobytes(), *(v.tobytes() for v in columns.values())]
     temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    rest = b"".join(body)
+    line = json.dumps({"crc32": zlib.crc32(rest), "episodes": head}).encode()
     try:
-        temporary.write_bytes(b"".join([json.dumps(head).encode(), b"\n", *body]))
+        temporary.write_bytes(line + b"\n" + rest)
         temporary.replace(path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
@@ -36,20 +39,15 @@ def write_part(path: Path, episodes: Sequence[tuple[Packed, int]]) -> None:
 
 
 def is_whole(path: Path) -> bool:
-    """Whether a part is there with all its bytes; a machine that went down may have cut it."""
+    """Whether a part is there, and as it was written; a machine that went down may have spoilt it.
+
+    Looked at where a part was there already: of one that was just made nothing needs to be known.
+    """
     try:
-        with path.open("rb") as file:
-            first = file.readline()
-            head = json.loads(first)
-    except (FileNotFoundError, ValueError):
+        line, _, rest = path.read_bytes().partition(b"\n")
+        return json.loads(line)["crc32"] == zlib.crc32(rest)
+    except (FileNotFoundError, ValueError, TypeError, KeyError):
         return False
-    held = sum(
-        sum(episode["sizes"])
-        + 32 * len(episode["sizes"])
-        + sum(np.dtype(kind).itemsize * int(np.prod(n)) for kind, n in episode["columns"].values())
-        for episode in head
-    )
-    return path.stat().st_size == len(first) + held
 
 
 def read_part(path: Path) -> Iterator[tuple[Packed, int]]:
@@ -57,7 +55,7 @@ def read_part(path: Path) -> Iterator[tuple[Packed, int]]:
     whole = path.read_bytes()
     at = whole.index(b"\n")
     head, at = json.loads(whole[:at]), at + 1
-    for episode in head:
+    for episode in head["episodes"]:
         frames = []
         for size in episode["sizes"]:
             frames.append(whole[at : at + size])

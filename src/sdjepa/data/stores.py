@@ -5,6 +5,7 @@ stable-worldmodel can load (Lance, folders of images, video) is read through its
 stretch of an episode at a time.
 """
 
+import contextlib
 import functools
 import multiprocessing
 import warnings
@@ -28,6 +29,10 @@ from sdjepa.data.layout import (
 from sdjepa.errors import UserError
 
 
+class Unreadable(Exception):
+    """What the library raised when it was asked."""
+
+
 class LibraryStore:
     """Whatever stable-worldmodel's `load_dataset` opens, read through the reader it returns."""
 
@@ -42,6 +47,8 @@ class LibraryStore:
             ) from error
         # Its video reader looks for a folder `video`, its writer makes one of the column's name.
         films = sorted(film.parent.name for film in path.glob("*/ep_0.mp4"))
+        if films:
+            _silence_films()
         # Its Lance reader switches the whole process to another way of starting workers.
         method = multiprocessing.get_start_method(allow_none=True)
         try:
@@ -49,7 +56,7 @@ class LibraryStore:
             self._reader: Any = self._ask(load_dataset, str(path.resolve()), **named)
         except ImportError as error:  # of one of its formats
             raise _missing(path, error) from error
-        except (*DAMAGE, KeyError, TypeError) as error:
+        except Unreadable as error:
             raise UserError(
                 f"{path} is no dataset that can be read; readable are LeWM's HDF5, "
                 "stable-worldmodel's formats, and LeRobot v3 through sdjepa data convert"
@@ -81,17 +88,25 @@ class LibraryStore:
             return {name: np.asarray(value) for name, value in chunk.items()}
         except ImportError as error:
             raise _missing(self._path, error) from error
-        except (*DAMAGE, KeyError, TypeError) as error:
+        except (Unreadable, *DAMAGE) as error:
             raise self._damaged(f"episode {episode}", error) from error
 
     def column(self, name: str) -> np.ndarray:
         try:
             return np.asarray(self._ask(self._reader.get_col_data, self._names[name]))
-        except (*DAMAGE, KeyError, TypeError) as error:
+        except (Unreadable, *DAMAGE) as error:
             raise self._damaged(f"column {name!r}", error) from error
 
     def _ask(self, work: Callable[..., Any], *given: Any, **named: Any) -> Any:
-        return _librarian().submit(work, *given, **named).result()
+        """What the library says; what it raises at damage is anything, panics of Rust included."""
+        with warnings.catch_warnings():  # of its own ways with buffers and processes
+            warnings.simplefilter("ignore")
+            try:
+                return _librarian().submit(work, *given, **named).result()
+            except (ImportError, KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException as error:
+                raise Unreadable(first_line(error)) from error
 
     def _damaged(self, what: str, error: Exception) -> UserError:
         return UserError(
@@ -132,6 +147,14 @@ def _librarian() -> ThreadPoolExecutor:
     """The one thread that asks the library: its readers say nothing about others, and that of
     videos is told how to hand over pictures once in a process, which holds in that thread only."""
     return ThreadPoolExecutor(1)
+
+
+def _silence_films() -> None:
+    """What is wrong with a film is told in one line, by us."""
+    with contextlib.suppress(ImportError):
+        from decord import logging
+
+        logging.set_level(logging.QUIET)
 
 
 def _missing(path: Path, error: ImportError) -> UserError:

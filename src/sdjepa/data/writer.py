@@ -66,6 +66,8 @@ class Packing:
         self._frames.append(coded)
 
     def close(self, columns: Mapping[str, np.ndarray]) -> Packed:
+        for name, values in columns.items():
+            assert len(values) == len(self._frames), f"{name}: {len(values)} rows"
         digests = np.frombuffer(b"".join(self._digests), np.uint8).reshape(len(self._frames), 32)
         return Packed(columns=columns, frames=self._frames, digests=digests)
 

@@ -114,6 +114,8 @@ def _fault(state: np.ndarray, action: np.ndarray, ends: np.ndarray) -> str:
     for name, values in zip(NAMES, (state, action, ends), strict=True):
         if values.dtype.kind not in "iuf":
             return f"{name} is of dtype {values.dtype}; needed numbers, save it as float or int"
+    if not len(state) or not ends.size:
+        return "holds no demonstration; needed state, action and episode_ends of some"
     rows = state.shape[:1]
     if (state.shape, action.shape, ends.ndim) != ((*rows, 5), (*rows, 2), 1):
         return (
