@@ -218,6 +218,24 @@ def test_a_file_made_by_stable_worldmodel_is_read_unchanged(kind, library, tmp_p
     assert_trains(path, tmp_path / "run")
 
 
+@pytest.mark.slow
+def test_a_cut_lance_table_is_one_line_that_says_why(library, tmp_path):
+    import lance
+    import pyarrow
+
+    path = tmp_path / "set.lance"
+    lance.write_dataset(pyarrow.table({"episode_idx": [0, 0]}), str(path))
+    for part in ("_versions/*.manifest", "data/*.lance"):
+        (file,) = path.glob(part)
+        whole = file.read_bytes()
+        file.write_bytes(whole[: len(whole) // 2])
+        with pytest.raises(UserError, match=r"no dataset that can be read \(.+\);") as error:
+            Episodes.open(path)
+        assert "\n" not in str(error.value)
+        assert ".rs:" not in str(error.value)
+        file.write_bytes(whole)
+
+
 def assert_trains(path: Path, out: Path) -> None:
     """Two steps of a tiny model, straight from somebody else's file."""
     settings = [f"data.path={path}", *TINY, "model.image_size=64", "model.patch=16"]
@@ -230,7 +248,7 @@ def assert_trains(path: Path, out: Path) -> None:
 @pytest.mark.slow
 def test_a_folder_that_is_nothing_is_refused_in_one_line(library, tmp_path):
     (tmp_path / "notes.txt").write_text("hello")
-    with pytest.raises(UserError, match="no dataset that can be read") as error:
+    with pytest.raises(UserError, match="no dataset that can be read;") as error:
         Episodes.open(tmp_path)
     assert "\n" not in str(error.value)
 

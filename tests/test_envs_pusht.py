@@ -245,6 +245,10 @@ def ending(*ends):
         (ending(40, 79), "episode_ends stops at 79 of 80 rows;"),
         (ending(40, 81), "episode_ends stops at 81 of 80 rows;"),
         ({"episode_ends": np.zeros(0, int)}, "episode_ends stops at 0 of 80 rows;"),
+        (
+            {"state": np.zeros((0, 5)), "action": np.zeros((0, 2)), **ending()},
+            "holds no demonstration;",
+        ),
     ],
 )
 def test_an_npz_that_holds_no_demonstrations_is_refused_in_one_line(tmp_path, spoiled, phrase):

@@ -8,6 +8,7 @@ stretch of an episode at a time.
 import contextlib
 import functools
 import multiprocessing
+import re
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -57,8 +58,10 @@ class LibraryStore:
         except ImportError as error:  # of one of its formats
             raise _missing(path, error) from error
         except Unreadable as error:
+            # Its advice for what it does not know is about an argument of its own.
+            why = "" if str(error).startswith("No format") else f" ({error})"
             raise UserError(
-                f"{path} is no dataset that can be read; readable are LeWM's HDF5, "
+                f"{path} is no dataset that can be read{why}; readable are LeWM's HDF5, "
                 "stable-worldmodel's formats, and LeRobot v3 through sdjepa data convert"
             ) from error
         finally:
@@ -106,7 +109,8 @@ class LibraryStore:
             except (ImportError, KeyboardInterrupt, SystemExit):
                 raise
             except BaseException as error:
-                raise Unreadable(first_line(error)) from error
+                said = re.sub(r", \S+\.rs:\d+:\d+$", "", first_line(error))  # where in its source
+                raise Unreadable(said) from error
 
     def _damaged(self, what: str, error: Exception) -> UserError:
         return UserError(

@@ -114,14 +114,14 @@ def _fault(state: np.ndarray, action: np.ndarray, ends: np.ndarray) -> str:
     for name, values in zip(NAMES, (state, action, ends), strict=True):
         if values.dtype.kind not in "iuf":
             return f"{name} is of dtype {values.dtype}; needed numbers, save it as float or int"
-    if not len(state) or not ends.size:
-        return "holds no demonstration; needed state, action and episode_ends of some"
     rows = state.shape[:1]
     if (state.shape, action.shape, ends.ndim) != ((*rows, 5), (*rows, 2), 1):
         return (
             f"state {state.shape}, action {action.shape} and episode_ends {ends.shape} do not "
             "belong together; needed (rows, 5), (rows, 2) and (episodes,)"
         )
+    if not len(state):
+        return "holds no demonstration; needed rows of some"
     for name, values in (("state", state), ("action", action)):
         with np.errstate(all="ignore"):
             near = np.abs(values.astype(np.float64)) <= FAR  # nor is NaN
