@@ -28,7 +28,9 @@ def write_part(path: Path, episodes: Sequence[tuple[Packed, int]]) -> None:
     rest = b"".join(body)
     line = json.dumps({"crc32": zlib.crc32(rest), "episodes": head}).encode()
     try:
-        temporary.write_bytes(line + b"\n" + rest)
+        with temporary.open("wb") as file:
+            file.write(line + b"\n")
+            file.write(rest)  # by itself: megabytes need not be copied to stand behind the line
         temporary.replace(path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
