@@ -159,10 +159,7 @@ def test_a_killed_collection_continues_to_the_same_bytes(dataset, tmp_path, monk
     child = begin(settings, out)
     os.kill(child.pid, signal.SIGKILL)  # not its workers
     child.wait()
-    patience = time.monotonic() + 20
-    while alive(child.pid) and time.monotonic() < patience:
-        time.sleep(0.1)
-    assert not alive(child.pid)
+    assert all_end(child.pid)
     assert not (out / "episodes.h5").exists()
     with pytest.raises(UserError, match="unfinished"):
         Episodes.open(out)
@@ -211,7 +208,7 @@ def test_ctrl_c_as_a_terminal_sends_it_is_one_line_and_ends_all(dataset, tmp_pat
         _, said = child.communicate(timeout=30)
         assert "Traceback" not in said
         assert child.returncode in (0, 130), said
-        assert not alive(child.pid)
+        assert all_end(child.pid)
         if child.returncode == 0:
             break
         assert said == "stopped; the same command continues where it stopped\n"
@@ -229,6 +226,14 @@ def test_an_episode_that_was_broken_off_leaves_no_frame_to_the_next(monkeypatch)
     packed, _ = collecting.record(env, few, 1)
     assert len(packed.frames) == 6
     assert packed.frames == collecting.record(env, few, 1)[0].frames
+
+
+def all_end(group: int) -> bool:
+    """Whether soon no process of the group runs: the last to leave need some time for it."""
+    patience = time.monotonic() + 20
+    while (some := alive(group)) and time.monotonic() < patience:
+        time.sleep(0.1)
+    return not some
 
 
 def alive(group: int) -> bool:
