@@ -434,3 +434,20 @@ def test_bench_collect_cut_off_leaves_its_lines(sdjepa, monkeypatch, tmp_path):
     assert [(n["env"], n["workers"], n["seconds"]) for n in known["lines"]] == [("tworoom", 16, 1)]
     assert sdjepa(*words, "--out", out)[0] == 0
     assert read_json(out)["finished"] is True
+
+
+def test_help_of_collect_tells_the_defaults_and_policies_there_are():
+    import typer
+
+    from sdjepa.cli import app
+    from sdjepa.config import Collect
+    from sdjepa.envs.base import NAMES, env_class
+
+    command = typer.main.get_command(app).commands["collect"]  # type: ignore[attr-defined]
+    told = {each.name: getattr(each, "show_default", None) for each in command.params}
+    for name in ("episodes", "steps", "noise", "size", "seed", "workers"):
+        assert float(told[name]) == Collect.model_fields[name].default, name
+    for name in NAMES:
+        (line,) = [each for each in command.help.splitlines() if f"**{name}**" in each]
+        said = line.partition(":")[2].partition("(")[0].replace(" ", "").split(",")
+        assert said == list(env_class(name).policies)

@@ -6,60 +6,85 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sdjepa.cli.app import STAGES, DataPath, Sets, app, bar, console, said
+from sdjepa.cli.app import STAGES, Sets, app, bar, console, said
 from sdjepa.errors import UserError
 
 if TYPE_CHECKING:
     from sdjepa.config import Config
 
+TrainOn = Annotated[
+    Path | None, typer.Option("--data", help="The dataset to train on, instead of the recipe's.")
+]
+
 
 @app.command(rich_help_panel=STAGES)
 def collect(
-    env: Annotated[str, typer.Argument(help="The environment, one of those above.")],
-    out: Annotated[Path, typer.Option(help="Where to write the dataset.")],
-    episodes: Annotated[int | None, typer.Option(min=1, help="How many episodes; 10,000.")] = None,
+    env: Annotated[str, typer.Argument(help="tworoom, pusht, reacher or cube.")],
+    out: Annotated[Path, typer.Option(help="The directory to write the dataset to.")],
+    episodes: Annotated[
+        int | None, typer.Option(min=1, help="How many episodes.", show_default="10000")
+    ] = None,
     frames: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Instead of --episodes: enough full-length episodes for so many frames."
+            min=1, help="Instead of --episodes: as many full-length ones as give so many frames."
         ),
     ] = None,
     steps: Annotated[
-        int | None, typer.Option(min=1, help="Environment steps of an episode, at most; 100.")
+        int | None,
+        typer.Option(
+            min=1, help="Actions in an episode, at most; frames are one more.", show_default="100"
+        ),
     ] = None,
     policy: Annotated[
-        str | None, typer.Option(help="Who acts: the first of those above, unless named.")
+        str | None, typer.Option(help="Who acts.", show_default="the first in the list above")
     ] = None,
     noise: Annotated[
-        float | None, typer.Option(min=0, help="Noise of the policy, where it has any; 1.")
+        float | None,
+        typer.Option(
+            min=0, help="How strongly the policy is disturbed; 0 = not at all.", show_default="1"
+        ),
     ] = None,
     demos: Annotated[
         Path | None,
         typer.Option(
-            help="Human demonstrations to replay: an .npz, or a .zarr folder of Diffusion Policy."
+            help="pusht: human demonstrations to replay, an .npz or Diffusion Policy's .zarr.",
+            show_default="$SDJEPA_PUSHT_DEMOS",
         ),
     ] = None,
     size: Annotated[
-        int | None, typer.Option(min=8, help="Pixels of a side, at most 224, which is usual.")
+        int | None,
+        typer.Option(min=8, help="Pixels a side of the square frames.", show_default="224"),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="One seed, one dataset; 0.")] = None,
-    workers: Annotated[int | None, typer.Option(min=0, help="Processes; 0 = one per core.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Decides every byte of the dataset.", show_default="0")
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=0, help="Processes; 0 = one per core.", show_default="0"),
+    ] = None,
     sets: Sets = [],  # noqa: B006
 ) -> None:
-    """Make episodes of an environment: frames, states and actions in one HDF5 file.
+    """Make a dataset: frames, states and actions of an environment in one HDF5 file.
 
-    tworoom: expert, random. pusht: demos, pusher, random. reacher: random, expert. cube: expert,
-    plan, idle, random. SDJEPA_PUSHT_DEMOS may name the demonstrations that `demos` replays; without
-    any, pusher acts.
+    Environments and who can act in them; the first is the default:
 
-    The same seed gives the same file whatever the number of workers. Stopped or killed, the same
-    command continues where it stopped. 5 % of the episodes are kept for validation and 5 % for
-    tests: `--set collect.test_share=0.2`. `--set collect.shadow=1024` makes Cube a third faster
-    where no GPU draws, and changes pixels a little. Examples:
+    - **tworoom**: expert, random
+    - **pusht**: demos, pusher, random (without demonstrations: pusher)
+    - **reacher**: random, expert
+    - **cube**: expert, plan, idle, random
+
+    The number of workers changes no byte. Stop it with Ctrl-C, or kill it: the same command goes
+    on where it stopped. Of the episodes 5 % are kept for validation and 5 % for tests
+    (`--set collect.test_share=0.2` keeps more).
 
     sdjepa collect tworoom --episodes 300 --steps 60 --size 64 --out data/small
 
     sdjepa collect pusht --frames 1000000 --demos demos.npz --out data/pusht
+
+    Cube on a machine without a GPU, a third faster, pixels slightly changed:
+
+    sdjepa collect cube --episodes 20 --set collect.shadow=1024 --out data/cube
     """
     from sdjepa.data.collect import collect as work
     from sdjepa.data.writer import CARD, FILE
@@ -103,7 +128,7 @@ def train(
     ] = None,
     k: Annotated[int | None, typer.Option(help="Width of the progress part: 2, 4 or 8.")] = None,
     seed: Annotated[int | None, typer.Option(help="One seed for every random stream.")] = None,
-    data: DataPath = None,
+    data: TrainOn = None,
     sets: Sets = [],  # noqa: B006
     explain: Annotated[
         bool,
@@ -185,7 +210,7 @@ def sweep(
     vary: Annotated[
         list[str], typer.Option(metavar="KEY=A,B", help="One run for each value of a setting.")
     ] = [],  # noqa: B006
-    data: DataPath = None,
+    data: TrainOn = None,
     sets: Sets = [],  # noqa: B006
 ) -> None:
     """Train every combination of rungs, widths and seeds of a recipe, reading the frames once.

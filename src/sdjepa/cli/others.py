@@ -11,12 +11,17 @@ from sdjepa.errors import UserError
 MANY = 10**8  # more is a slip of the keyboard
 import_app = typer.Typer(no_args_is_help=True, help="Bring another system's weights in as a run.")
 export_app = typer.Typer(no_args_is_help=True, help="Hand a run to another system.")
-data_app = typer.Typer(no_args_is_help=True, help="Look after datasets.")
+data_app = typer.Typer(no_args_is_help=True, help="Check, describe, convert and pack datasets.")
 app.add_typer(import_app, name="import", rich_help_panel=OTHERS)
 app.add_typer(export_app, name="export", rich_help_panel=OTHERS)
 app.add_typer(data_app, name="data", rich_help_panel=OTHERS)
 
-DataArgument = Annotated[Path, typer.Argument(metavar="DATA", help="A dataset.")]
+DataArgument = Annotated[
+    Path,
+    typer.Argument(
+        metavar="DATA", help="A dataset: a directory of ours, or another program's file."
+    ),
+]
 OutArgument = Annotated[Path, typer.Argument(metavar="OUT", help="The directory to make.")]
 
 
@@ -80,10 +85,13 @@ def export_rerun(
 
 @data_app.command("audit")
 def data_audit(path: DataArgument) -> None:
-    """Do its rows mean what they should? Replays, redraws, lags, gaps, repeats, checksums.
+    """Check a dataset: replay its actions, redraw its states, look for gaps, repeats and damage.
 
-    Every frame is read. The answers are also written to audit.json, in a dataset of ours or beside
-    one of another program. Exit code 1 when a check fails.
+    A verdict per check, pass, warn, fail or skipped, with what was found. They are also written to
+    audit.json, in a dataset of ours or beside another program's. Every frame is read. The exit
+    code is 1 when a check fails.
+
+    sdjepa data audit data/small
     """
     from sdjepa.data.audit import audit
 
@@ -102,7 +110,13 @@ def data_card(
     offset: Annotated[int, typer.Option(min=0, max=MANY, help="Steps from start to goal.")] = 25,
     budget: Annotated[int, typer.Option(min=0, help="Steps a task may take.")] = 50,
 ) -> None:
-    """Write the data card again: lengths, actions, what doing nothing solves, a contact sheet."""
+    """Describe a dataset: lengths, actions, how many tasks need nothing done, a contact sheet.
+
+    Writes card.md, card.json and card.png into the dataset, or beside another program's file.
+    `sdjepa collect` has written one already.
+
+    sdjepa data card data/small --tasks 200
+    """
     from sdjepa.data.card import card
 
     with bar("card") as progress:
@@ -112,19 +126,42 @@ def data_card(
 
 @data_app.command("convert")
 def data_convert(
-    source: Annotated[Path, typer.Argument(help="Anything `data.path` may point at, or LeRobot.")],
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="SOURCE",
+            help="LeWM's HDF5, what stable-worldmodel loads, a LeRobot v3 folder, or ours.",
+        ),
+    ],
     out: OutArgument,
     size: Annotated[
-        int | None, typer.Option(min=8, help="Reduce frames to this many pixels.")
+        int | None, typer.Option(min=8, help="Pixels a side to reduce frames to.")
     ] = None,
     env: Annotated[
-        str | None, typer.Option(help="The environment, where it cannot be told.")
+        str | None, typer.Option(help="The environment, where its columns do not tell.")
     ] = None,
-    camera: Annotated[str | None, typer.Option(help="LeRobot: the camera feature.")] = None,
-    action: Annotated[str | None, typer.Option(help="LeRobot: the action feature.")] = None,
-    plain: Annotated[bool, typer.Option("--plain", help="Leave frames uncompressed.")] = False,
+    camera: Annotated[
+        str | None, typer.Option(help="LeRobot: which camera's frames to take.")
+    ] = None,
+    action: Annotated[
+        str | None, typer.Option(help="LeRobot: which feature is the action.")
+    ] = None,
+    plain: Annotated[
+        bool,
+        typer.Option(
+            "--plain", help="Leave frames uncompressed, for programs without HDF5 plug-ins."
+        ),
+    ] = False,
 ) -> None:
-    """Copy any dataset we can read into a directory like ours."""
+    """Copy any dataset we can read into a directory like those `sdjepa collect` makes.
+
+    Needed for LeRobot, for frames that are not square, and where an environment must be named.
+    Everything else can be trained on as it is.
+
+    sdjepa data convert pusht_expert.h5 data/pusht
+
+    sdjepa data convert robot data/robot --camera front --size 96
+    """
     from sdjepa.data.convert import convert
 
     with bar("converting") as progress:
@@ -147,10 +184,17 @@ def data_pack(
     out: OutArgument,
     tasks: Annotated[int, typer.Option(min=1, help="How many tasks.")] = 50,
     offset: Annotated[int, typer.Option(min=1, max=MANY, help="Steps from start to goal.")] = 25,
-    protocol: Annotated[str, typer.Option(help="lewm, strict or choose.")] = "lewm",
+    protocol: Annotated[
+        str, typer.Option(help="lewm, strict (held-out episodes) or choose (validation).")
+    ] = "lewm",
     seed: Annotated[int, typer.Option(min=0, help="Chooses the tasks.")] = 42,
 ) -> None:
-    """The tasks of a score with their frames: a few megabytes to score on without the dataset."""
+    """Take along the tasks of a score: a few megabytes to score on without the dataset.
+
+    sdjepa data pack data/pusht data/pusht-pack --protocol strict --tasks 200
+
+    sdjepa score runs/a2 --data data/pusht-pack --protocol strict --tasks 200
+    """
     from sdjepa.data.episodes import Episodes
     from sdjepa.data.pack import write_pack
     from sdjepa.resolve import resolve
