@@ -16,7 +16,6 @@ from sdjepa.envs import (
     seen,
     shadow,
     triangles,
-    visible,
 )
 
 SIZE = base.NATIVE_SIZE
@@ -48,7 +47,6 @@ def test_frames_of_two_episodes_are_mujocos_byte_for_byte(env):
             model, data, camera = env.subject()
             own = gl.painter(env.name, model, size=SIZE, shadow=0)
             assert own.caster is not None
-            assert (own.visible is not None) == (env.name == MESHED)
             # By a painter of its own, so that ours goes on with the map of its last frame.
             assert np.array_equal(theirs.paint(data, camera), ours)
             for _ in range(15):
@@ -151,23 +149,12 @@ def test_a_way_whose_pixels_differ_is_dropped_and_the_frame_is_still_right(meshe
     env, own = meshed
     model, data, camera = env.subject()
     right = own.plain(data, camera)
-    # A matrix that looks from elsewhere than the light; meshes without their triangles.
-    look, kept = caster._look, visible.Mesh.kept
-    for module, name, wrong in (
-        (
-            caster,
-            "_look",
-            lambda light: look(light) + np.float32(0.1),
-        ),
-        (visible.Mesh, "kept", lambda *given, **named: kept(*given, **named) & (np.arange(1) > 0)),
-    ):
-        with monkeypatch.context() as patch:
-            patch.setattr(module, name, wrong)
-            other = painter.Painter(model, size=SIZE, shadow=0)
-            assert np.array_equal(other.paint(data, camera), right)
-            assert other.visible is None
-            assert (other.caster is None) == (module is caster)
-            other.close()
+    look = caster._look  # a matrix that looks from elsewhere than the light
+    monkeypatch.setattr(caster, "_look", lambda light: look(light) + np.float32(0.1))
+    other = painter.Painter(model, size=SIZE, shadow=0)
+    assert np.array_equal(other.paint(data, camera), right)
+    assert other.caster is None
+    other.close()
 
 
 def test_a_scene_drawn_by_one_painter_is_right_when_another_draws_it(meshed):
@@ -178,7 +165,7 @@ def test_a_scene_drawn_by_one_painter_is_right_when_another_draws_it(meshed):
     own.note(data, camera, scene=scene)
     own.make_current()
     own.draw(scene)
-    assert scene.view is not None  # meshes point at lists of `own`
+    assert scene.pose is not None  # places in the map of `own`
     quality = model.vis.quality
     kept, quality.shadowsize = quality.shadowsize, quality.shadowsize // 4
     other = painter.Painter(model, size=SIZE, shadow=0)
@@ -186,7 +173,6 @@ def test_a_scene_drawn_by_one_painter_is_right_when_another_draws_it(meshed):
     other.make_current()
     other.draw(scene)
     assert other.caster is not None
-    assert other.visible is not None
     drawn = other.read()[::-1]
     assert np.array_equal(drawn, other.plain(data, camera))
     other.close()
@@ -216,7 +202,6 @@ def test_a_sieve_that_drops_what_is_seen_is_not_used(meshed, monkeypatch):
     assert other.caster is not None
     assert other.caster.lit is None
     assert other.show is None
-    assert other.visible is not None
     other.close()
 
 
@@ -338,68 +323,16 @@ def test_closing_gives_every_list_and_buffer_back(meshed):
     other = painter.Painter(model, size=SIZE, shadow=0)
     other.paint(data, camera)
     assert other.caster is not None
-    assert other.visible is not None
     lists = [other.caster._begin, other.caster._end, *other.caster.shapes._lists]
-    lists += [name for held in other.visible._lists.values() for name in held.values()]
-    assert len(lists) > 60
+    assert len(lists) > 20
     gl_calls.forgive()
     assert all(GL.glIsList(name) for name in lists)
     buffer = other.caster.slate._theirs
     other.caster.close()
-    other.visible.close()
     assert not any(GL.glIsList(name) for name in lists)
     assert other.context.shadowFBO == buffer  # which MuJoCo deletes itself
-    other.caster = other.visible = None
+    other.caster = None
     other.close()
-
-
-def test_a_mesh_keeps_few_lists_however_far_the_camera_goes(meshed, monkeypatch):
-    env, own = meshed
-    _, data, camera = env.subject()
-    monkeypatch.setattr(visible, "MOST_LISTS", 2)
-    for seed in range(3):
-        env.reset(np.random.default_rng(seed))
-        assert np.array_equal(env.frame(), own.plain(data, camera))
-    own.make_current()
-    gl_calls.forgive()
-    mesh = min(own.visible._read, key=lambda number: len(own.visible._read[number].index))
-    held = own.visible._lists[mesh]
-    before = len(held)
-    names = {own.visible._list((mesh, cell, 5, 5)) for cell in range(before + 3)}
-    assert len(held) == before
-    assert names == set(held.values())
-
-
-def test_kept_triangles_are_all_that_face_any_camera_of_the_cell(meshed):
-    _, own = meshed
-    mesh = own.visible._read[4]
-    rng = np.random.default_rng(0)
-    middle, half = np.array([0.4, 0.6, 0.4]), 0.15
-    kept = mesh.kept(middle, half=half, pixel=own.visible._pixel)
-    assert 0.3 < kept.mean() < 0.9
-    for _ in range(50):
-        camera = middle + half * rng.choice([-1, 1, rng.uniform(-1, 1)], 3)
-        faces = ((camera - mesh.first) * mesh.facing).sum(1) > 0
-        assert not (faces & ~kept).any()
-
-
-def test_a_thin_triangle_is_kept_where_a_stout_one_of_its_plane_is_not():
-    places = np.array([[[0, 0, 0], [1, 0, 0], [0, 1, 0]], [[0, 0, 0], [1, 0, 0], [0.5, 1e-5, 0]]])
-    stout, thin = (
-        visible.Mesh(
-            places=np.empty((0, 3)),
-            normals=np.empty((0, 3)),
-            index=np.zeros((1, 3), dtype=int),
-            facing=np.array([[0.0, 0.0, 1.0]]),
-            level=np.zeros(1),
-            height=np.array([height]),
-            first=each[:1],
-        )
-        for each, height in zip(places, (0.7, 1e-5), strict=True)
-    )
-    below = {"camera": np.array([0.0, 0.0, -1.0]), "half": 0.1, "pixel": 1e-4}
-    assert not stout.kept(**below).any()
-    assert thin.kept(**below).all()
 
 
 def test_across_an_edge_lies_who_has_it_the_other_way():

@@ -144,7 +144,6 @@ class Drawing:
             ("only what is lit", painter.caster and painter.caster.lit),
             ("own scene", painter.show),
             ("backdrop", painter.show and painter.show.backdrop),
-            ("meshes cut", painter.visible),
             ("only what has moved", painter.part),
         ):
             yield f"in use: {what}", float(way is not None), "(1 = yes)", {}

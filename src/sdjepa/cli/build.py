@@ -19,7 +19,7 @@ TrainOn = Annotated[
 
 @app.command(rich_help_panel=STAGES)
 def collect(
-    env: Annotated[str, typer.Argument(help="tworoom, pusht, reacher or cube.")],
+    env: Annotated[str, typer.Argument(help="Which of those listed above.")],
     out: Annotated[Path, typer.Option(help="The directory to write the dataset to.")],
     episodes: Annotated[
         int | None, typer.Option(min=1, help="How many episodes.", show_default="10000")

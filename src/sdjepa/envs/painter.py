@@ -15,7 +15,6 @@ from sdjepa.envs.scene import Places, Scene
 from sdjepa.envs.settle import settle
 from sdjepa.envs.shadow import Casters, around
 from sdjepa.envs.show import Show
-from sdjepa.envs.visible import Visible
 
 TOGETHER = 36  # scenes that are sifted at once
 SCENE_GEOMS = 1000  # room in a noted scene; our scenes have 36
@@ -49,7 +48,6 @@ class Painter:
         )
         self.caster: Caster | None = None
         self.show: Show | None = None
-        self.visible: Visible | None = None
         self.part: Part | None = None
         self._sifted: list[Scene] = []
         self._ways, self._settled = ways, False
@@ -87,7 +85,7 @@ class Painter:
     def _adopt(self, scene: Scene) -> None:
         """Forget what another painter prepared: its shadow map and its lists are not ours."""
         assert scene.places is not None
-        scene.painter, scene.pose, scene.view, scene.slot = self, None, None, None
+        scene.painter, scene.pose, scene.slot = self, None, None
         scene.to_map = scene.to_picture = scene.extent = scene.stand = None
         scene.boxes = self.casters.note(scene.mjv, scene.places)
         scene.shadows = around(scene.boxes.reshape(-1, 4))
@@ -103,8 +101,6 @@ class Painter:
             scene.to_picture = self.show.matrices(scene.mjv, scene.places)
         if self.show is not None and scene.extent is None:
             scene.extent = self.show.extent(scene.mjv, scene.places)
-        if self.visible is not None and scene.view is None:
-            scene.view = self.visible.view(scene.mjv, scene.places)
         if self.part is not None and scene.stand is None and scene.pose is not None:
             scene.stand = self.part.stand(scene.mjv, scene.places, scene.pose)
 
@@ -178,8 +174,6 @@ class Painter:
     def draw_by_mujoco(self, scene: Scene) -> None:
         """Have MuJoCo draw a scene, or what is needed of it, on the map as it is."""
         self.cast(scene, by_mujoco=False)
-        if self.visible is not None and scene.view is not None:
-            self.visible.dress(scene.mjv, scene.view)
         if self.part is None or scene.stand is None:
             self.render(scene)
         else:
@@ -236,14 +230,12 @@ class Painter:
         """Make a drawn scene as it was noted, for another painter."""
         if scene.mjv.ngeom == len(self.categories):
             self.cast(scene, by_mujoco=True)
-        if self.visible is not None:
-            self.visible.undress(scene.mjv)
 
     def close(self) -> None:
         # MuJoCo frees GL objects of whichever context is current: of this one, or it destroys
         # another's.
         self.make_current()
-        for way in (self.caster, self.show, self.visible):
+        for way in (self.caster, self.show):
             if way is not None:
                 way.close()
         self._renderer.close()

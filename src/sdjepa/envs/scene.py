@@ -9,7 +9,6 @@ from sdjepa.envs.caster import Pose
 from sdjepa.envs.part import Stand
 from sdjepa.envs.reach import Extent
 from sdjepa.envs.shadow import NOTHING, Box
-from sdjepa.envs.visible import View
 
 if TYPE_CHECKING:
     from sdjepa.envs.painter import Painter
@@ -33,7 +32,6 @@ class Scene:
     places: Places | None = None
     painter: "Painter | None" = None  # that noted or drew it; what follows is for this one alone
     pose: Pose | None = None
-    view: View | None = None
     to_map: np.ndarray | None = None  # matrices of meshes
     to_picture: np.ndarray | None = None
     extent: Extent | None = None  # of what moves, in the picture

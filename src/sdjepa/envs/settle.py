@@ -1,15 +1,13 @@
 """How pictures are drawn: a painter and its first scene in, the cheapest equal ways out.
 
 A way of drawing is used in a process only when its first frame there has the pixels MuJoCo's own
-drawing has. There are five:
+drawing has. There are four:
 
 - "cast": `Caster` draws the shadow map, everywhere. Without it MuJoCo draws all.
 - "lit": of meshes, only what `Lit` leaves is drawn into the map. On GPUs, which fill slowly and
   choose fast.
 - "show": `Show` draws the scene, of meshes only what `Seen` leaves, sky and ground from a copy if
   that, too, has those pixels. On GPUs.
-- "cut": MuJoCo draws the scene, of meshes what `Visible` leaves. Where a processor draws, which
-  chooses triangles no faster than it draws them, or where "show" failed.
 - "part": MuJoCo draws the scene in the box that `Part` finds to have changed. On GPUs, where "show"
   failed, as it does without meshes.
 """
@@ -25,7 +23,6 @@ from sdjepa.envs.gl_calls import Unsupported, forgive, usual_ways
 from sdjepa.envs.part import Part
 from sdjepa.envs.scene import Scene
 from sdjepa.envs.show import Show
-from sdjepa.envs.visible import Visible
 
 if TYPE_CHECKING:
     from sdjepa.envs.painter import Painter
@@ -57,7 +54,6 @@ class _Settling:
         self._settle_lit(caster)
         self._settle_show(caster)
         if painter.show is None:
-            self._settle_visible()
             self._settle_part()
 
     def _settle_caster(self) -> Caster | None:
@@ -90,14 +86,6 @@ class _Settling:
             self._equal() and self._equal()
         ):
             show.draw_all()
-
-    def _settle_visible(self) -> None:
-        painter = self._painter
-        visible = painter.visible = self._try("cut", self._make_visible)
-        if visible is not None and not self._equal():
-            visible.undress(self._scene.mjv)
-            visible.close()
-            painter.visible = None
 
     def _settle_part(self) -> None:
         """The whole first, then the last geom's part, on a picture without that geom."""
@@ -171,10 +159,6 @@ class _Settling:
             model=painter.model,
         )
         return True
-
-    def _make_visible(self) -> Visible:
-        painter = self._painter
-        return Visible(painter.model, painter.context, scene=self._scene.mjv, size=painter.size)
 
     def _make_part(self) -> Part:
         painter = self._painter

@@ -23,7 +23,7 @@ from sdjepa.envs.passes import Passes
 from sdjepa.envs.reach import Extent, Reach, frame
 from sdjepa.envs.seen import DEPTH_BITS, Seen
 from sdjepa.envs.shadow import Light
-from sdjepa.envs.visible import Mesh, read_mesh
+from sdjepa.envs.triangles import Mesh, read_mesh
 
 OPAQUE = 0.995
 
