@@ -1,6 +1,8 @@
 """Other people's datasets in, ours out, theirs again: the same rows every time."""
 
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import h5py
@@ -9,6 +11,7 @@ import pytest
 
 from conftest import TINY
 from sdjepa.config import Collect
+from sdjepa.data import frames as frames_module
 from sdjepa.data.collect import collect
 from sdjepa.data.convert import convert
 from sdjepa.data.episodes import Episodes
@@ -84,6 +87,39 @@ def test_a_frame_store_that_changed_is_not_used(dataset, tmp_path):
         path.write_bytes(raw[:-1])
         with pytest.raises(UserError, match="cut off"):
             frame_store(data)
+
+
+def test_of_several_that_need_a_store_one_builds_it(dataset, tmp_path, monkeypatch):
+    copy = convert(dataset, tmp_path / "copy")
+    (copy / ".frames-32.u8.partial").write_bytes(b"left behind by one that was killed")
+    built, build = [], frames_module._build
+
+    def slowly(*given):
+        built.append(time.monotonic())
+        time.sleep(0.3)
+        return build(*given)
+
+    monkeypatch.setattr(frames_module, "_build", slowly)
+
+    def need() -> np.ndarray:
+        with Episodes.open(copy) as data:
+            return frame_store(data, check=True)
+
+    with ThreadPoolExecutor(3) as pool:
+        stores = [pool.submit(need) for _ in range(3)]
+    assert len(built) == 1
+    with Episodes.open(copy) as data:
+        frames = data.frames(range(data.num_rows))
+    assert all(np.array_equal(store.result(), frames) for store in stores)
+    assert not list(copy.glob(".*partial"))
+
+
+def test_a_store_is_found_however_its_file_is_named(tmp_path, monkeypatch):
+    foreign(tmp_path / "a.h5", lengths=(12, 8))
+    monkeypatch.chdir(tmp_path)
+    for path in (Path("a.h5"), tmp_path / "a.h5", Path("../") / tmp_path.name / "a.h5"):
+        with Episodes.open(path) as data:
+            frame_store(data, check=True)  # made once, and then of this very dataset
 
 
 def test_two_files_in_one_folder_have_a_store_each_and_a_changed_file_is_noticed(tmp_path):
@@ -182,7 +218,7 @@ def test_stable_worldmodel_reads_our_file_as_it_is(dataset, library):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["hdf5", "lance", "folder", "video"])
-def test_a_file_made_by_stable_worldmodel_is_read_unchanged(kind, library, tmp_path):
+def test_a_file_made_by_stable_worldmodel_is_read_unchanged(kind, library, tmp_path, monkeypatch):
     import multiprocessing
 
     from stable_worldmodel.envs.two_room import ExpertPolicy
@@ -199,6 +235,10 @@ def test_a_file_made_by_stable_worldmodel_is_read_unchanged(kind, library, tmp_p
         assert multiprocessing.get_start_method(allow_none=True) == method
         assert data.env == "tworoom"
         assert data.image_size == 64
+        with monkeypatch.context() as patch:
+            patch.chdir(path if path.is_dir() else path.parent)
+            here = Episodes.open(Path() if path.is_dir() else Path(path.name))
+            assert here.beside("card.md").resolve() == tmp_path / f"{path.name}.card.md"
         whole = data.frames(range(data.num_rows))
         some = np.array([3, data.num_rows - 1, 24, 3])
         assert np.array_equal(data.frames(some), whole[some])

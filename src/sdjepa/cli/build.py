@@ -48,8 +48,7 @@ def collect(
     demos: Annotated[
         Path | None,
         typer.Option(
-            help="pusht: human demonstrations to replay, an .npz or Diffusion Policy's .zarr.",
-            show_default="$SDJEPA_PUSHT_DEMOS",
+            help="Human demonstrations to replay, an .npz or Diffusion Policy's .zarr folder."
         ),
     ] = None,
     size: Annotated[
@@ -73,6 +72,8 @@ def collect(
     - **pusht**: demos, pusher, random (without demonstrations: pusher)
     - **reacher**: random, expert
     - **cube**: expert, plan, idle, random
+
+    SDJEPA_PUSHT_DEMOS may name the demonstrations, so that --demos is not needed.
 
     The number of workers changes no byte. Stop it with Ctrl-C, or kill it: the same command goes
     on where it stopped. Of the episodes 5 % are kept for validation and 5 % for tests

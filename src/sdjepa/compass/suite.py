@@ -209,11 +209,7 @@ def read_trace(
 ) -> Trace:
     """The trace of `chosen`, from `keep` when it was made from the same things."""
     config = checkpoint.config
-    if source.image_size != config.model.image_size:
-        raise UserError(
-            f"{source.path} has frames of {source.image_size} pixels, the model reads "
-            f"{config.model.image_size}; give its own data with --data"
-        )
+    source.require(config.model.image_size)
     key = _trace_key(checkpoint, source, chosen, k)
     found = load(keep, key=key) if keep else None
     if found:

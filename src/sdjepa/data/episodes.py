@@ -125,6 +125,15 @@ class Episodes:
             )
         return height
 
+    def require(self, size: int) -> "Episodes":
+        """Itself, if its frames as read are of `size` pixels, as a model needs them."""
+        if self.image_size != size:
+            raise UserError(
+                f"{self.path} has frames of {self.image_size} pixels, the model reads {size}; "
+                "name data that fit it by --data"
+            )
+        return self
+
     @property
     def columns(self) -> tuple[str, ...]:
         """Every column but pixels."""
@@ -132,7 +141,10 @@ class Episodes:
 
     def beside(self, name: str) -> Path:
         """Where something made of this dataset goes: within ours, beside those of others."""
-        return self.path / name if self.ours else self.path.with_name(f"{self.path.name}.{name}")
+        if self.ours:
+            return self.path / name
+        whole = self.path.resolve() if self.path.name in ("", "..") else self.path
+        return whole.with_name(f"{whole.name}.{name}")
 
     @property
     def fingerprint(self) -> str:
@@ -140,8 +152,11 @@ class Episodes:
         pixels = self.info.get("columns", {}).get("pixels", {}).get("sha256")
         if pixels:
             return pixels
-        found = sorted(self.path.rglob("*")) if self.path.is_dir() else [self.path]
-        files = [(str(each), each.stat()) for each in found if each.is_file()]
+        place = self.path if self.path.is_dir() else self.path.parent
+        found = sorted(place.rglob("*")) if self.path.is_dir() else [self.path]
+        files = [
+            (str(each.relative_to(place)), each.stat()) for each in found if each.is_file()
+        ]  # however the path was written
         said = [(name, stat.st_size, stat.st_mtime_ns) for name, stat in files]
         return hashlib.sha256(json.dumps(said).encode()).hexdigest()
 

@@ -11,8 +11,10 @@ all processes and fetched by the kernel when touched.
 """
 
 import contextlib
+import fcntl
 import hashlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +25,7 @@ from sdjepa.errors import UserError
 from sdjepa.runs import Progress, read_json, silent, write_json
 
 _STRETCH = 2048  # frames decoded at a time
+_ELSEWHERE = "--set data.frames_on=host needs none"
 
 
 def frame_store(
@@ -32,23 +35,50 @@ def frame_store(
     side = data.image_size
     path = data.beside(f"frames-{side}.u8")
     shape = (data.num_rows, side, side, 3)
-    note = path.with_suffix(".json")
-    if path.exists() and note.exists():
-        known = read_json(note)
-        fits = tuple(known["shape"]) == shape and path.stat().st_size == int(np.prod(shape))
-        if not fits or known["made_from"] != data.fingerprint:
-            raise UserError(f"{path} is not of this dataset, or cut off; remove it and its .json")
-        if check and _digest(path) != known["sha256"]:
-            raise UserError(f"{path} is damaged; remove it and its .json")
-    else:
-        digest = _build(data, path, progress)
-        made_from = data.fingerprint
-        write_json(note, {"shape": list(shape), "sha256": digest, "made_from": made_from})
+    if not _is_there(path):
+        with _alone(path, progress):
+            if not _is_there(path):  # nor has another process built it meanwhile
+                digest = _build(data, path, progress)
+                known = {"shape": list(shape), "sha256": digest, "made_from": data.fingerprint}
+                write_json(_note(path), known)
+    known = read_json(_note(path))
+    fits = tuple(known["shape"]) == shape and path.stat().st_size == int(np.prod(shape))
+    if not fits or known["made_from"] != data.fingerprint:
+        raise UserError(f"{path} is not of this dataset, or cut off; remove it and its .json")
+    if check and _digest(path) != known["sha256"]:
+        raise UserError(f"{path} is damaged; remove it and its .json")
     return np.memmap(path, dtype=np.uint8, mode="r", shape=shape)
 
 
+def _note(path: Path) -> Path:
+    return path.with_suffix(".json")
+
+
+def _is_there(path: Path) -> bool:
+    return path.exists() and _note(path).exists()
+
+
+@contextlib.contextmanager
+def _alone(path: Path, progress: Progress) -> Iterator[None]:
+    """One process builds a store, of several ranks and runs that need it; the others wait.
+
+    The lock ends with its process, however that ends.
+    """
+    try:
+        file = path.with_name(f".{path.name}.lock").open("wb")
+    except OSError as error:
+        raise UserError(f"could not write beside {path}: {error.strerror}; {_ELSEWHERE}") from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            progress(0, 1, "waiting for another process that stores the frames")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def _build(data: Episodes, path: Path, progress: Progress) -> str:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    temporary = path.with_name(f".{path.name}.partial")  # written over, if one was left behind
     digest = hashlib.sha256()
     try:
         with temporary.open("wb") as file:
@@ -63,8 +93,7 @@ def _build(data: Episodes, path: Path, progress: Progress) -> str:
     except OSError as error:
         need = data.num_rows * data.image_size**2 * 3 / 1e9
         raise UserError(
-            f"could not write {path}: {error.strerror}; it needs {need:.3g} GB, none with --set "
-            "data.frames_on=host"
+            f"could not write {path}: {error.strerror}; it needs {need:.3g} GB; {_ELSEWHERE}"
         ) from error
     finally:
         with contextlib.suppress(OSError):

@@ -194,10 +194,12 @@ def compare_solvers(
     run: Path, data_path: Path, *, settings: Score, plan: Plan, seed: int = 1234
 ) -> tuple[list[Outcome], list[Outcome], Paired]:
     """Our CEM and theirs with one cost on one task list: outcomes of both, and the difference."""
-    data = Episodes.open(data_path)
+    loaded = load_checkpoint(run)
+    size = loaded.config.model.image_size
+    data = Episodes.open(data_path, size=size).require(size)
     tasks = task_list(data, settings).tasks
     goals = data.frames(np.array([task.rows(data)[1] for task in tasks]))
-    planner = Planner(load_checkpoint(run), plan)
+    planner = Planner(loaded, plan)
     names: Sequence[tuple[int | str, ...]] = [(task.episode, task.start) for task in tasks]
     found = []
     with simulate(data, tasks, settings) as scenes:

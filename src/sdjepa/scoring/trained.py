@@ -45,7 +45,8 @@ def score(
     loaded = load_checkpoint(path, checkpoint, device=device)
     settings = settings or loaded.config.score
     where = data_for(path, loaded.config.data.path, given=data_path)
-    data = Episodes.open(where, size=loaded.config.model.image_size)
+    size = loaded.config.model.image_size
+    data = Episodes.open(where, size=size).require(size)
     chosen = task_list(data, settings, manifest=manifest)
     settings, tasks = adopt(settings, chosen), chosen.tasks
     goals = data.frames(np.array([task.rows(data)[1] for task in tasks]))

@@ -70,10 +70,13 @@ def complete(config: Config) -> Config:
     model = config.model
     data = Episodes.open(Path(config.data.path), size=model.image_size)
     if model.image_size != data.image_size:
-        fits = max(model.patch, data.image_size // model.patch * model.patch)
+        patch = min(model.patch, max(1, data.image_size // 4))
+        fits = f"--set model.image_size={data.image_size // patch * patch}"
+        if patch != model.patch:
+            fits += f" --set model.patch={patch}"
         raise UserError(
             f"{data.path} has {data.image_size} px frames, model.image_size is {model.image_size}; "
-            f"collect with --size {model.image_size} or add --set model.image_size={fits}"
+            f"collect with --size {model.image_size} or add {fits}"
         )
     if model.action_dim not in (0, data.action_dim):
         raise UserError(

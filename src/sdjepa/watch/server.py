@@ -174,7 +174,8 @@ def watch(
     if plan is not None:
         loaded = replace(loaded, config=loaded.config.model_copy(update={"plan": plan}))
     where = data_for(path, loaded.config.data.path, given=data_path)
-    data = Episodes.open(where, size=loaded.config.model.image_size)
+    size = loaded.config.model.image_size
+    data = Episodes.open(where, size=size).require(size)
     out = path / "watch"
 
     def build(interrupted: Callable[[], bool]) -> World:
