@@ -70,6 +70,29 @@ def test_truncated_data_is_named_and_makes_no_run(sdjepa, recipe, tiny_data, tmp
     assert not (out / "config.toml").exists()
 
 
+def test_frames_smaller_than_the_model_reads_are_refused_by_every_verb_that_looks(
+    sdjepa, trained, tiny_data, tmp_path
+):
+    """One of 28 pixels would else be taken for a part of it, and scored."""
+    small = tmp_path / "small"
+    assert sdjepa("data", "convert", tiny_data, small, "--size", 14)[0] == 0
+    for verb in (("score", "--tasks", 2), ("compass",), ("watch",)):
+        code, _, said = sdjepa(verb[0], trained, "--data", small, *verb[1:])
+        assert code == 2, verb
+        assert "has frames of 14 pixels, the model reads 28" in said
+
+
+def test_what_is_suggested_for_small_frames_is_what_trains(sdjepa, recipe, tiny_data, tmp_path):
+    small, out = tmp_path / "small", tmp_path / "run"
+    assert sdjepa("data", "convert", tiny_data, small, "--size", 9)[0] == 0
+    words = ["train", recipe, "--data", small, "--out", out, *SETS, "--set", "model.patch=14"]
+    code, _, said = sdjepa(*words)
+    assert code == 2
+    advice = said.partition(" or add ")[2].split()
+    assert advice[::2] == ["--set", "--set"]
+    assert sdjepa(*words, *advice)[0] == 0
+
+
 def test_frames_of_another_size_are_refused_with_the_setting_that_fits(
     sdjepa, recipe, tiny_data, tmp_path
 ):
