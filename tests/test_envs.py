@@ -181,6 +181,19 @@ def test_frames_shot_and_developed_together_are_the_frames_taken_one_by_one(env)
     assert not np.array_equal(singly[0], singly[-1])
 
 
+def test_the_picture_is_the_simulators_own(env):
+    """Which is drawn by none of our ways, and leaves nothing behind for the next that is."""
+    rng = np.random.default_rng(4)
+    env.reset(rng)
+    policy = env.policy(env.policies[-1], noise=1.0, rng=rng)
+    for _ in range(2):
+        ours = env.frame()
+        assert np.abs(env.plain().astype(int) - ours).max() <= (env.name == "tworoom")
+        assert np.array_equal(env.frame(), ours)
+        for _ in range(5):
+            env.step(policy())
+
+
 def test_a_goal_outlives_the_setting_of_a_state(env):
     """A planner whose model is the simulator sets states hundreds of times under one goal."""
     env.reset(np.random.default_rng(1))

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int, UInt8
 from sdjepa.data.episodes import Episodes
 from sdjepa.data.layout import reduce_frames
 from sdjepa.data.replaying import restoring
-from sdjepa.envs.base import Env
+from sdjepa.envs.base import Env, reduce
 
 GREY_LEVELS = 1.0  # mean absolute difference of frames that were reduced in another way
 # Two processors' frames differ by less, Push-T's contact dots by more, but only in a few pixels.
@@ -66,9 +66,13 @@ def redraw(data: Episodes, env: Env, rows: Int[np.ndarray, "n"]) -> list[Redrawn
 
 
 def _picture(data: Episodes, env: Env) -> UInt8[np.ndarray, "size size 3"]:
-    """The present state as the data would have it: frames of ours may have been reduced twice."""
+    """The present state as the data would have it: frames of ours may have been reduced twice.
+
+    The simulator alone draws it, so that a faster way that is wrong does not vouch for itself.
+    """
     collected = (data.info.get("collect") or {}).get("size", data.image_size)
-    return reduce_frames(env.render(max(collected, data.image_size))[None], data.image_size)[0]
+    once = reduce(env.plain(), max(collected, data.image_size))
+    return reduce_frames(once[None], data.image_size)[0]
 
 
 def distances(picture: Int[np.ndarray, "h w 3"], frames: Frames) -> Float[np.ndarray, "n"]:

@@ -84,6 +84,10 @@ class Env(ABC):
         """The benchmark's own picture of the present state."""
 
     @abstractmethod
+    def plain(self) -> UInt8[np.ndarray, "224 224 3"]:
+        """The same, drawn by the simulator without any of our ways: slow, and what is right."""
+
+    @abstractmethod
     def distance(self) -> float:
         """How far the goal is, in the benchmark's own unit."""
 

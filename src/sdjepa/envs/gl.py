@@ -224,6 +224,10 @@ class Filmed(Env):
         model, data, camera = self.subject()
         return painter(self.name, model, size=NATIVE_SIZE, shadow=self._shadow).paint(data, camera)
 
+    def plain(self) -> UInt8[np.ndarray, "224 224 3"]:
+        model, data, camera = self.subject()
+        return painter(self.name, model, size=NATIVE_SIZE, shadow=self._shadow).plain(data, camera)
+
     def shoot(self) -> None:
         model, data, camera = self.subject()
         if self._sheet is None:

@@ -130,6 +130,9 @@ class PushT(Env):
     def frame(self) -> UInt8[np.ndarray, "224 224 3"]:
         return self._table.frame(self._env)
 
+    def plain(self) -> UInt8[np.ndarray, "224 224 3"]:
+        return np.asarray(self._env.render())
+
     def agent_at(self, row: Columns, point: Float[np.ndarray, "2"]) -> dict[str, np.ndarray]:
         """The disc alone goes there and stands still; the block stays."""
         state = np.array(row["state"], dtype=np.float64)

@@ -123,6 +123,9 @@ class TwoRoom(Env):
         image.reshape(size, -1)[place] = blended
         return image
 
+    def plain(self) -> UInt8[np.ndarray, "224 224 3"]:
+        return np.asarray(self._env.render())
+
     def _set_target(self, position: Float[np.ndarray, "2"]) -> None:
         # Not the simulator's setter: that one redraws a goal picture nobody here looks at, and
         # refuses goals beyond the range its own targets are drawn from.
