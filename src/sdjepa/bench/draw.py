@@ -25,7 +25,7 @@ from sdjepa.envs.show import Show
 from sdjepa.envs.sieve import Sieve
 
 STEPS_APART = 3  # simulated between two scenes
-COMPARED = 8  # sheets, each of another episode, that are also drawn as MuJoCo does
+COMPARED = 32  # sheets, each of another episode, that are also drawn as MuJoCo does
 
 
 Line = tuple[str, float, str, dict[str, Any]]  # what, how much, of which unit, and more
