@@ -93,7 +93,7 @@ def task_floors(
                 if now := env.solved():
                     break
             idle += now
-            replayed += replay(data, env, int(row), offset)
+            replayed += replay(data, env, int(row), offset) is not None
         progress(done, len(chosen), "tasks for the data card")
     return {
         "offset": offset,

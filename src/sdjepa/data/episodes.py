@@ -23,13 +23,15 @@ from pydantic import BaseModel, ValidationError
 
 from sdjepa.data.hdf5 import Hdf5Store
 from sdjepa.data.layout import Store, reduce_frames
+from sdjepa.data.nearby import nearest, refuse_parent
 from sdjepa.data.stores import open_store
 from sdjepa.data.writer import CARD, FILE, FORMAT, action_moments, make_split, train_rows
-from sdjepa.envs.base import guess
+from sdjepa.envs.base import UNKNOWN, called, guess
 from sdjepa.errors import UserError
 from sdjepa.runs import Progress, read_json, silent
 
 Split = Literal["train", "validation", "test"]
+Origin = Literal["stated", "asked", "guessed"]  # dataset.json says so, or --env, or the columns
 _BLOCK = 32  # frames a thread decodes before it reports
 _THREADS = 32  # at most; more only wait for memory
 
@@ -52,6 +54,7 @@ class Episodes:
         info: dict[str, Any] | None = None,
         *,
         size: int | None = None,
+        env: str | None = None,
     ) -> None:
         self.path = path
         self.ours = info is not None
@@ -63,19 +66,24 @@ class Episodes:
         self.num_rows = int(self.lengths.sum())
         self._kept: dict[str, np.ndarray] = {}
         self.info = info if info is not None else self._describe()
-        self.env: str = self.info["env"]
+        self.env: str = called(env) if env else self.info["env"]
+        self.env_origin: Origin = "asked" if env else self._env_origin()
 
     @staticmethod
-    def open(path: Path, *, size: int | None = None) -> "Episodes":
+    def open(path: Path, *, size: int | None = None, env: str | None = None) -> "Episodes":
         """The dataset at `path`: a directory of ours, or a file or folder of another program.
 
-        Frames larger than `size` are reduced to it whenever they are read.
+        Frames larger than `size` are reduced to it whenever they are read. An `env` is believed
+        before dataset.json and the columns; "none" says that there is no simulator here.
         """
         if not path.exists():
-            raise UserError(f"no dataset at {path}; make one with: sdjepa collect ENV --out {path}")
+            meant = nearest(path)
+            raise UserError(
+                f"no dataset at {path}; {meant}make one with: sdjepa collect ENV --out {path}"
+            )
         if (path / FILE).exists():
             store = Hdf5Store(path / FILE)
-            return Episodes(path, store, _read_card(path / CARD, store), size=size)
+            return Episodes(path, store, _read_card(path / CARD, store), size=size, env=env)
         if (path / ".collect").exists():
             raise UserError(
                 f"{path} is unfinished; run the same sdjepa collect command again to finish it"
@@ -84,7 +92,8 @@ class Episodes:
             raise UserError(f"{path} is empty; make it with: sdjepa collect ENV --out {path}")
         if (path / CARD).exists():
             raise UserError(f"{path} has {CARD} but no {FILE}; restore it, or collect it again")
-        return Episodes(path, open_store(path), size=size)
+        refuse_parent(path)
+        return Episodes(path, open_store(path), size=size, env=env)
 
     def close(self) -> None:
         self._store.close()
@@ -231,6 +240,11 @@ class Episodes:
                 progress(min(done * _BLOCK, len(unique)), len(unique), "frames")
         # mode="clip" writes straight into `out`; the default goes through a copy.
         return frames if same else np.take(decoded, places, axis=0, out=frames, mode="clip")
+
+    def _env_origin(self) -> Origin:
+        """A name that was guessed when a file was converted or packed is a guess still."""
+        guessed = self.info.get("env_guessed", self.env == UNKNOWN)
+        return "guessed" if guessed or not self.ours else "stated"
 
     def _describe(self) -> dict[str, Any]:
         """What `dataset.json` would say, for data that came without one."""
