@@ -19,8 +19,8 @@ from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float, Int, UInt8
-from pydantic import BaseModel, ValidationError
 
+from sdjepa.data.described import read_described
 from sdjepa.data.hdf5 import Hdf5Store
 from sdjepa.data.layout import Store, reduce_frames
 from sdjepa.data.nearby import nearest, refuse_parent
@@ -28,7 +28,7 @@ from sdjepa.data.stores import open_store
 from sdjepa.data.writer import CARD, FILE, FORMAT, action_moments, make_split, train_rows
 from sdjepa.envs.base import UNKNOWN, called, guess
 from sdjepa.errors import UserError
-from sdjepa.runs import Progress, read_json, silent
+from sdjepa.runs import Progress, silent
 
 Split = Literal["train", "validation", "test"]
 Origin = Literal["stated", "asked", "guessed"]  # dataset.json says so, or --env, or the columns
@@ -83,7 +83,7 @@ class Episodes:
             )
         if (path / FILE).exists():
             store = Hdf5Store(path / FILE)
-            return Episodes(path, store, _read_card(path / CARD, store), size=size, env=env)
+            return Episodes(path, store, read_described(path / CARD, store), size=size, env=env)
         if (path / ".collect").exists():
             raise UserError(
                 f"{path} is unfinished; run the same sdjepa collect command again to finish it"
@@ -260,64 +260,3 @@ class Episodes:
             "split": split,
             "action": moments,
         }
-
-
-def _read_card(path: Path, store: Store) -> dict[str, Any]:
-    """What is said of a dataset of ours, if it can be true."""
-    anew = f"restore it, or have it made anew: sdjepa data convert {path.with_name(FILE)} OUT"
-    if not path.exists():
-        raise UserError(f"{path} does not exist; {anew}")
-    info = read_json(path)
-    found = info.get("format") if isinstance(info, dict) else None
-    if found != FORMAT:
-        raise UserError(f"{path} has format {found!r}, this program reads {FORMAT}; {anew}")
-    try:
-        described = _Described.model_validate(info)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
-        raise UserError(f"{path}: {key}: {first['msg']}; {anew}") from None
-    split, count = described.split, len(store.lengths)
-    episodes = [*split.train, *split.validation, *split.test]
-    if any(not 0 <= episode < count for episode in episodes):
-        raise UserError(f"{path}: the split is not one of {count} episodes; {anew}")
-    width = store.shapes["action"][0]
-    if any(len(moments) != width for moments in (described.action.mean, described.action.std)):
-        raise UserError(f"{path}: action statistics are not of {width} numbers; {anew}")
-    return info
-
-
-class _Split(BaseModel):
-    train: list[int]
-    validation: list[int]
-    test: list[int]
-
-
-class _Moments(BaseModel):
-    mean: list[float | None]  # null where no action was finite
-    std: list[float | None]
-
-
-class _Column(BaseModel):
-    dtype: str
-    shape: list[int]
-    sha256: str
-
-
-class _Pack(BaseModel):
-    offset: int
-    starts: list[tuple[int, int]]
-    of: dict[str, Any]
-
-
-class _Described(BaseModel):
-    """What `dataset.json` says and is relied on."""
-
-    env: str
-    split: _Split
-    action: _Moments
-    columns: dict[str, _Column] = {}
-    collect: dict[str, Any] | None = None
-    policy: dict[str, Any] | None = None
-    converted: dict[str, Any] | None = None
-    pack: _Pack | None = None
