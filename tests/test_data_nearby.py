@@ -62,6 +62,19 @@ def test_what_resembles_no_dataset_is_answered_as_before(folder, typed):
     assert refused(path) == f"no dataset at {path}; make one with: sdjepa collect ENV --out {path}"
 
 
+def test_a_neighbour_that_may_not_be_entered_hides_no_other(folder, monkeypatch):
+    exists = Path.exists
+
+    def closed(path):
+        if path.parent.name == "notes":
+            raise PermissionError(13, "Permission denied", str(path))
+        return exists(path)
+
+    monkeypatch.setattr(Path, "exists", closed)
+    assert "did you mean" in refused(folder / "room")
+    assert "holds datasets" in refused(folder)
+
+
 def test_the_hint_to_fetch_does_not_take_a_path_for_a_name_on_a_hub(tmp_path):
     with pytest.raises(UserError, match="hf download --repo-type dataset OWNER/NAME --local-dir"):
         convert(tmp_path / "nothing", tmp_path / "out")

@@ -3,6 +3,7 @@
 Only names are looked at, so that this is done before anything is opened or imported.
 """
 
+import contextlib
 import difflib
 from pathlib import Path
 
@@ -14,14 +15,16 @@ MOST = 5  # of those named
 
 def datasets_in(folder: Path) -> list[Path]:
     """The datasets right under `folder`, ours and HDF5 files."""
-    if not folder.is_dir():
-        return []
-    return sorted(child for child in folder.iterdir() if _is_dataset(child))
+    with contextlib.suppress(OSError):  # no folder, or one that may not be read
+        return sorted(child for child in folder.iterdir() if _is_dataset(child))
+    return []
 
 
 def _is_dataset(path: Path) -> bool:
-    ours = (path / CARD).exists() and (path / FILE).exists()
-    return ours or (path.suffix in (".h5", ".hdf5") and path.is_file())
+    with contextlib.suppress(OSError):  # a folder that may not be entered
+        ours = (path / CARD).exists() and (path / FILE).exists()
+        return ours or (path.suffix in (".h5", ".hdf5") and path.is_file())
+    return False
 
 
 def refuse_parent(path: Path) -> None:
