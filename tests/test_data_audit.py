@@ -10,6 +10,7 @@ import pytest
 
 from sdjepa.config import Collect
 from sdjepa.data import audit as auditing
+from sdjepa.data import check_actions
 from sdjepa.data.audit import audit
 from sdjepa.data.card import card
 from sdjepa.data.collect import collect
@@ -45,6 +46,7 @@ def test_a_collected_dataset_passes_every_check(dataset):
     found = verdicts(dataset, replays=30)
     assert set(found.values()) == {"pass"}
     assert set(found) == {
+        "environment",
         "structure",
         "lengths",
         "missing values",
@@ -52,6 +54,7 @@ def test_a_collected_dataset_passes_every_check(dataset):
         "duplicates",
         "checksums",
         "pixels",
+        "action range",
         "action lag",
         "replay",
         "frames",
@@ -317,8 +320,8 @@ def test_the_lag_that_is_told_is_that_of_the_row_an_action_was_moved_to(tmp_path
 
 @pytest.mark.parametrize(("reached", "verdict"), [(98, "pass"), (97, "fail")])
 def test_98_of_100_replays_must_reach_their_goal(dataset, monkeypatch, reached, verdict):
-    left = iter([True] * reached + [False] * (100 - reached))
-    monkeypatch.setattr(auditing, "replay", lambda *given: next(left))
+    left = iter([1] * reached + [None] * (100 - reached))
+    monkeypatch.setattr(check_actions, "replay", lambda *given: next(left))
     found = {check.name: check.verdict for check in audit(dataset, replays=100, frames=1)}
     assert found["replay"] == verdict
 

@@ -1,6 +1,7 @@
 """A data card says what is known of a dataset, and is written whole or not at all."""
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from matplotlib import image
 
 from sdjepa.config import Collect
 from sdjepa.data.card import card, task_floors
+from sdjepa.data.card_text import collect_command, markdown
 from sdjepa.data.collect import collect
 from sdjepa.data.convert import convert
 from sdjepa.data.episodes import Episodes
@@ -134,7 +136,7 @@ def test_the_card_of_a_pack_says_so_and_shows_only_starts_and_goals(dataset, tmp
     text = card(pack).read_text()
     assert text.startswith("# Evaluation pack:")
     assert "| A pack of | set (328 rows); goals 9 steps ahead" in text
-    assert "| Tasks looked at, goal 9 steps ahead (95 % intervals) | 2 |" in text
+    assert "| Tasks looked at, of 2 in it, goal 9 steps ahead (95 % intervals) | 2 |" in text
     shown = image.imread(pack / "card.png")
     assert shown.shape[:2] == (2 * 128 + GAP_PX, 2 * 128 + GAP_PX)  # two tasks, 32 px four times
     assert shown[..., :3].mean() > 0.5  # most of what is black is so because nothing was drawn
@@ -149,8 +151,72 @@ def test_noise_is_told_only_of_a_policy_that_uses_it(tmp_path, policy, said):
     assert f"| Policy | {said} |" in (path / "card.md").read_text()
 
 
+def test_the_command_in_a_card_makes_the_dataset_again(sdjepa, tmp_path):
+    settings = Collect(
+        env="tworoom",
+        policy="random",
+        noise=0.5,
+        episodes=5,
+        steps=6,
+        size=16,
+        seed=3,
+        workers=1,
+        test_share=0.4,
+    )
+    first = collect(settings, tmp_path / "first")
+    (row,) = (line for line in (first / "card.md").read_text().splitlines() if "Made by" in line)
+    words = shlex.split(row.split("`")[1])
+    assert words[0] == "sdjepa"
+    again = tmp_path / "again"
+    code, _, said = sdjepa(*words[1:-1], again, "--workers", "1")
+    assert code == 0, said
+    ours, theirs = (json.loads((p / "dataset.json").read_text()) for p in (first, again))
+    for key in ("columns", "split", "collect", "policy"):
+        assert ours[key] == theirs[key]
+
+
+def test_the_command_names_no_default_and_demonstrations_by_their_file():
+    def command(**changes):
+        return collect_command(Collect(**changes).model_dump(exclude={"workers"}))
+
+    few = {"episodes": 10, "steps": 40, "size": 64}
+    assert command(env="tworoom", policy="expert", **few) == (
+        "sdjepa collect tworoom --episodes 10 --steps 40 --size 64 --seed 0 --out DIR"
+    )
+    assert command(env="pusht", policy="demos", demos="/home/me/my demos.npz") == (
+        "sdjepa collect pusht --episodes 10000 --demos 'my demos.npz' --seed 0 --out DIR"
+    )
+    # Which of the two is the default depends on the machine.
+    assert "--policy demos" in command(env="pusht", policy="demos")
+    assert "--policy pusher" in command(env="pusht", policy="pusher")
+    assert "--set collect.shadow=512" in command(env="cube", policy="expert", shadow=512)
+
+
+def test_a_checksum_of_demonstrations_is_said_to_be_of_their_arrays(dataset):
+    record = json.loads((dataset / "card.json").read_text())
+    record["policy"] = {"name": "demos", "noise": 1.0, "demos_sha256": "0123456789abcdef01"}
+    record["collect"]["demos"] = "/home/me/d.npz"
+    text = markdown(record, picture="card.png")
+    assert "| Policy | demos (d.npz, SHA-256 of its arrays 0123456789abcdef)" in text
+
+
+def test_the_card_says_of_how_many_tasks_those_it_tried_are(dataset):
+    assert card(dataset, tasks=5) == dataset / "card.md"
+    record = json.loads((dataset / "card.json").read_text())
+    assert record["tasks"]["candidates"] == 8 * (41 - 25)
+    assert (
+        "| Tasks looked at, of 128 in it, goal 25 steps ahead" in (dataset / "card.md").read_text()
+    )
+
+
+def test_lengths_of_episodes_are_rounded_not_cut(tmp_path):
+    card(foreign(tmp_path / "a.h5", lengths=(3, 4, 5)), offset=2, named="none")
+    rows = json.loads((tmp_path / "a.h5.card.json").read_text())["episode_rows"]
+    assert [rows[share] for share in ("0.05", "0.5", "0.95")] == [3, 4, 5]  # of 3.1, 4, 4.9
+
+
 def test_what_a_simulator_leaves_of_nothing_is_told_as_nothing():
-    from sdjepa.data.card import _number
+    from sdjepa.data.card_text import _number
 
     assert [_number(value) for value in (2.94e-11, -1e-9, 0.0021, 70.31)] == [
         "0",

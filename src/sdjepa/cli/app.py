@@ -41,6 +41,16 @@ BEGIN, STAGES, OTHERS = "Begin here", "The path", "Other systems"
 
 
 @contextmanager
+def leaving_nothing() -> Iterator[None]:
+    """Says at Ctrl-C that nothing was written, of work that writes at its end or cleans up."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        console.print("stopped; nothing was written")
+        raise
+
+
+@contextmanager
 def bar(title: str) -> Iterator["Progress"]:
     """A progress bar with rate and time left; in a file, a line of where it ended."""
     with (_drawn if console.is_terminal else _written)(title) as progress:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from sdjepa.cli.app import OTHERS, DataPath, RunPath, app, bar, said
+from sdjepa.cli.app import OTHERS, DataPath, RunPath, app, bar, leaving_nothing, said
 from sdjepa.errors import UserError
 
 MANY = 10**8  # more is a slip of the keyboard
@@ -20,6 +20,14 @@ DataArgument = Annotated[
     Path,
     typer.Argument(
         metavar="DATA", help="A dataset: a directory of ours, or another program's file."
+    ),
+]
+EnvOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="The environment, where neither dataset.json nor the columns tell; none = it has no "
+        "simulator here.",
     ),
 ]
 OutArgument = Annotated[Path, typer.Argument(metavar="OUT", help="The directory to make.")]
@@ -84,7 +92,7 @@ def export_rerun(
 
 
 @data_app.command("audit")
-def data_audit(path: DataArgument) -> None:
+def data_audit(path: DataArgument, env: EnvOption = None) -> None:
     """Check a dataset: replay its actions, redraw its states, look for gaps, repeats and damage.
 
     A verdict per check, pass, warn, fail or skipped, with what was found. They are also written to
@@ -92,11 +100,14 @@ def data_audit(path: DataArgument) -> None:
     code is 1 when a check fails.
 
     sdjepa data audit data/small
-    """
-    from sdjepa.data.audit import audit
 
-    with bar("auditing") as progress:
-        checks = audit(path, progress=progress)
+    sdjepa data audit robot.h5 --env none
+    """
+    with leaving_nothing():
+        from sdjepa.data.audit import audit
+
+        with bar("auditing") as progress:
+            checks = audit(path, named=env, progress=progress)
     for check in checks:
         typer.echo(f"{check.verdict:<8}{check.name:<16}{check.found}")
     if any(check.verdict == "fail" for check in checks):
@@ -109,6 +120,7 @@ def data_card(
     tasks: Annotated[int, typer.Option(min=1, help="Tasks to try.")] = 100,
     offset: Annotated[int, typer.Option(min=0, max=MANY, help="Steps from start to goal.")] = 25,
     budget: Annotated[int, typer.Option(min=0, help="Steps a task may take.")] = 50,
+    env: EnvOption = None,
 ) -> None:
     """Describe a dataset: lengths, actions, how many tasks need nothing done, a contact sheet.
 
@@ -117,10 +129,13 @@ def data_card(
 
     sdjepa data card data/small --tasks 200
     """
-    from sdjepa.data.card import card
+    with leaving_nothing():
+        from sdjepa.data.card import card
 
-    with bar("card") as progress:
-        made = card(path, tasks=tasks, offset=offset, budget=budget, progress=progress)
+        with bar("card") as progress:
+            made = card(
+                path, tasks=tasks, offset=offset, budget=budget, named=env, progress=progress
+            )
     said(made)
 
 
@@ -137,9 +152,7 @@ def data_convert(
     size: Annotated[
         int | None, typer.Option(min=8, help="Pixels a side to reduce frames to.")
     ] = None,
-    env: Annotated[
-        str | None, typer.Option(help="The environment, where its columns do not tell.")
-    ] = None,
+    env: EnvOption = None,
     camera: Annotated[
         str | None, typer.Option(help="LeRobot: which camera's frames to take.")
     ] = None,
@@ -162,19 +175,20 @@ def data_convert(
 
     sdjepa data convert robot data/robot --camera front --size 96
     """
-    from sdjepa.data.convert import convert
+    with leaving_nothing():
+        from sdjepa.data.convert import convert
 
-    with bar("converting") as progress:
-        made = convert(
-            source,
-            out,
-            size=size,
-            env=env,
-            camera=camera,
-            action=action,
-            compress=not plain,
-            progress=progress,
-        )
+        with bar("converting") as progress:
+            made = convert(
+                source,
+                out,
+                size=size,
+                env=env,
+                camera=camera,
+                action=action,
+                compress=not plain,
+                progress=progress,
+            )
     said(made)
 
 
@@ -195,23 +209,26 @@ def data_pack(
 
     sdjepa score runs/a2 --data data/pusht-pack --protocol strict --tasks 200
     """
-    from sdjepa.data.episodes import Episodes
-    from sdjepa.data.pack import write_pack
-    from sdjepa.resolve import resolve
-    from sdjepa.score import task_list
+    with leaving_nothing():
+        from sdjepa.data.episodes import Episodes
+        from sdjepa.data.pack import write_pack
+        from sdjepa.resolve import resolve
+        from sdjepa.score import task_list
 
-    asked = {"protocol": protocol, "tasks": tasks, "offset": offset, "seed": seed}
-    settings = resolve(settings=[f"score.{key}={value}" for key, value in asked.items()]).score
-    data = Episodes.open(source)
-    if "pack" in data.info:
-        raise UserError(f"{source} is a pack already; pack the dataset it was made from")
-    if data.env == "unknown":
-        raise UserError(
-            f"the environment of {source} cannot be told; name it: sdjepa data convert {source} "
-            "OUT --env NAME"
-        )
-    chosen = task_list(data, settings).tasks
-    with bar("packing") as progress:
-        starts = [(task.episode, task.start) for task in chosen]
-        made = write_pack(data, starts, out, offset=offset, protocol=protocol, progress=progress)
+        asked = {"protocol": protocol, "tasks": tasks, "offset": offset, "seed": seed}
+        settings = resolve(settings=[f"score.{key}={value}" for key, value in asked.items()]).score
+        data = Episodes.open(source)
+        if "pack" in data.info:
+            raise UserError(f"{source} is a pack already; pack the dataset it was made from")
+        if data.env == "unknown":
+            raise UserError(
+                f"the environment of {source} cannot be told; name it: sdjepa data convert "
+                f"{source} OUT --env NAME"
+            )
+        chosen = task_list(data, settings).tasks
+        with bar("packing") as progress:
+            starts = [(task.episode, task.start) for task in chosen]
+            made = write_pack(
+                data, starts, out, offset=offset, protocol=protocol, progress=progress
+            )
     said(made)

@@ -14,6 +14,8 @@ import numpy as np
 from jaxtyping import Float
 
 from sdjepa.data import sheet
+from sdjepa.data.card_text import markdown
+from sdjepa.data.check_env import refuse_misnamed, remedy, said_by
 from sdjepa.data.episodes import Episodes
 from sdjepa.data.layout import PIXELS
 from sdjepa.data.replaying import (
@@ -25,11 +27,10 @@ from sdjepa.data.replaying import (
     unsound,
 )
 from sdjepa.data.writer import describe
-from sdjepa.envs.base import NAMES, Env, env_class, make
+from sdjepa.envs.base import NAMES, Env, make
 from sdjepa.errors import UserError
 from sdjepa.runs import Progress, silent, write_atomic, write_json
 from sdjepa.seeds import numpy_stream
-from sdjepa.statistics import wilson95
 
 SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
@@ -40,16 +41,19 @@ def card(
     tasks: int = 100,
     offset: int = 25,
     budget: int = 50,
+    named: str | None = None,
     env: Env | None = None,
     progress: Progress = silent,
 ) -> Path:
     """Write the data card of dataset `path`; tasks are simulated where the environment is known.
 
     Nothing is written before all is known. The tasks of a pack are its own, whatever the `offset`.
+    `named` is the environment's name where the data do not say it or say it wrongly.
     """
-    with Episodes.open(path) as data:
+    with Episodes.open(path, env=named) as data:
+        refuse_misnamed(data)
         if amiss := misfit(data):
-            raise UserError(f"{path} has {amiss}; convert it with the right --env")
+            raise UserError(f"{path} has {amiss}; {remedy(data)}")
         record = _describe(data)
         if data.env in NAMES:
             env = env or make(data.env, shadow=(record["collect"] or {}).get("shadow", 0))
@@ -61,7 +65,7 @@ def card(
         frames = data.frames(rows.ravel())
         picture = sheet.png(frames.reshape(*rows.shape, *frames.shape[1:]))
         name = data.beside("card.png").name
-        text = _markdown(record, picture=name)
+        text = markdown(record, picture=name)
         write_atomic(data.beside("card.png"), picture)
         write_json(data.beside("card.json"), record)
         return write_atomic(data.beside("card.md"), text)
@@ -72,7 +76,8 @@ def task_floors(
 ) -> dict[str, Any]:
     """Of `count` tasks, spread over all rows: how many need nothing done, or can be done at all."""
     starts = sound_starts(data, offset)
-    left_out = len(candidate_starts(data, offset)) - len(starts)
+    candidates = len(candidate_starts(data, offset))
+    left_out = candidates - len(starts)
     if left_out and not len(starts):
         raise UserError(
             f"{data.path} has no task to try: {unsound(data)}; sdjepa data audit says more"
@@ -93,12 +98,13 @@ def task_floors(
                 if now := env.solved():
                     break
             idle += now
-            replayed += replay(data, env, int(row), offset)
+            replayed += replay(data, env, int(row), offset) is not None
         progress(done, len(chosen), "tasks for the data card")
     return {
         "offset": offset,
         "budget": budget,
         "found": len(chosen),
+        "candidates": candidates,
         "starts_left_out": left_out,
         "solved_at_start_share": solved / len(chosen),
         "solved_by_doing_nothing_share": idle / len(chosen),
@@ -109,7 +115,7 @@ def task_floors(
 
 
 def _describe(data: Episodes) -> dict[str, Any]:
-    info = data.info
+    info, stated = data.info, data.env_origin == "stated"
     action = data.column("action").astype(np.float64)
     action = action[np.isfinite(action).all(axis=1)]
     if not len(action):
@@ -119,6 +125,7 @@ def _describe(data: Episodes) -> dict[str, Any]:
         )
     return {
         "env": data.env,
+        "env_said": None if stated or data.env not in NAMES else said_by(data),
         "policy": info.get("policy"),
         "seed": info.get("seed"),
         "collect": info.get("collect"),
@@ -127,7 +134,7 @@ def _describe(data: Episodes) -> dict[str, Any]:
         "num_episodes": len(data),
         "num_frames": data.num_rows,
         "image_size": data.image_size,
-        "episode_rows": {str(s): int(np.quantile(data.lengths, s)) for s in SHARES},
+        "episode_rows": {str(s): round(float(np.quantile(data.lengths, s))) for s in SHARES},
         "split": {name: len(data.episode_ids(name)) for name in ("train", "validation", "test")},
         "split_hash": data.split_hash,
         "action": {
@@ -159,136 +166,3 @@ def _lag1(data: Episodes) -> Float[np.ndarray, "action"]:
     first, second = first - first.mean(0), second - second.mean(0)
     scale = np.sqrt((first**2).sum(0) * (second**2).sum(0))
     return (first * second).sum(0) / np.maximum(scale, 1e-12)
-
-
-def _number(value: float) -> str:
-    """Three digits; what simulators leave of nothing is nothing."""
-    return f"{0 if abs(value) < 1e-6 else value:.3g}"
-
-
-def _numbers(values: Any) -> str:
-    return ", ".join(_number(float(value)) for value in values)
-
-
-def _share(share: float, count: int) -> str:
-    low, high = wilson95(share * count, count)
-    return f"{100 * share:.0f} % ({low:.0f} to {high:.0f})"
-
-
-def _markdown(record: dict[str, Any], *, picture: str) -> str:
-    action, pack = record["action"], record["pack"]
-    quantiles = ", ".join(str(record["episode_rows"][share]) for share in ("0.05", "0.5", "0.95"))
-    sides = ", ".join(map(str, record["split"].values()))
-    rows = [
-        *_origin(record),
-        ("Tasks" if pack else "Episodes", f"{record['num_episodes']:,}"),
-        _frames(record),
-        (f"Rows of {'a task' if pack else 'an episode'} (5, 50, 95 %)", quantiles),
-        *([] if pack else [("Episodes for train, validation, test", sides)]),
-        *([] if record["seed"] is None else [("Seed", str(record["seed"]))]),
-        *_policy(record),
-        ("Action mean", _numbers(action["mean"])),
-        ("Action standard deviation", _numbers(action["std"])),
-        ("Correlation with the next action", _numbers(action["lag1_correlation"])),
-        *_tasks(record.get("tasks", {})),
-    ]
-    if shadow := (record["collect"] or {}).get("shadow"):
-        rows.append(("Shadow map", f"{shadow} texels a side, not the benchmark's"))
-    shown = "starts and goals of tasks" if pack else "three episodes from start to end"
-    lines = [
-        f"# {'Evaluation pack' if pack else 'Data card'}: {record['env']}",
-        "",
-        f"![{shown}]({picture})",
-        "",
-        "| | |",
-        "|---|---|",
-        *(f"| {name} | {value} |" for name, value in rows),
-        "",
-        "## Columns",
-        "",
-        "| column | type | shape of a row | SHA-256 |",
-        "|---|---|---|---|",
-    ]
-    for name, column in record["columns"].items():
-        shape = " x ".join(map(str, column["shape"])) or "scalar"
-        checksum = column.get("sha256", "not asked for")[:16]
-        lines.append(f"| {name} | {column['dtype']} | {shape} | {checksum} |")
-    return "\n".join(lines) + "\n"
-
-
-def _frames(record: dict[str, Any]) -> tuple[str, str]:
-    size, count = record["image_size"], record["num_frames"]
-    if not record["pack"]:
-        return "Frames", f"{count:,} of {size} px"
-    ends = record["num_episodes"] * (2 if record["pack"]["offset"] else 1)
-    black = "; black ones stand between" if count > ends else ""
-    return "Frames", f"{ends:,} of {size} px, of starts and goals{black}"
-
-
-def _origin(record: dict[str, Any]) -> list[tuple[str, str]]:
-    """What it was made from, where it was not collected."""
-    rows = []
-    if pack := record["pack"]:
-        of = pack["of"]
-        how = f"goals {pack['offset']} steps ahead, tasks chosen as in {pack['protocol']}"
-        rows.append(("A pack of", f"{of['name']} ({of['rows']:,} rows); {how}"))
-    if converted := record["converted"]:
-        native = (record["collect"] or {}).get("size")
-        size = record["image_size"]
-        if native and native != size:
-            frames = f"frames of {native} px reduced to {size}"
-        elif converted.get("size"):
-            frames = f"frames made to be {size} px"
-        else:
-            frames = "frames as they were"
-        camera = converted.get("camera")
-        seen = f", camera {camera}" if camera else ""
-        kind = {"lerobot": " (LeRobot)"}.get(converted.get("kind"), "")
-        if converted.get("ours") is False and not kind:
-            kind = " (another program's)"
-        rows.append(("Converted from", f"{converted['from']}{kind}{seen}; {frames}"))
-    return rows
-
-
-def _policy(record: dict[str, Any]) -> list[tuple[str, str]]:
-    """Who acted, as far as that is known."""
-    policy, env = record["policy"] or {}, record["env"]
-    if "name" not in policy:
-        return []
-    said = policy["name"]
-    if "demos_sha256" in policy:
-        given = Path((record["collect"] or {}).get("demos") or "").name
-        said += f" ({given + ', ' if given else ''}SHA-256 {policy['demos_sha256'][:16]})"
-    noiseless = env_class(env).noiseless if env in NAMES else ()
-    if "noise" in policy and policy["name"] not in noiseless:
-        said += f", noise {policy['noise']}"
-    rows = [("Policy", said)]
-    if {"success_share", "successes_per_episode"} <= set(policy):
-        share, often = policy["success_share"], policy["successes_per_episode"]
-        goals = f"{100 * share:.0f} % ({often:.2f} goals an episode)"
-        rows.append(("Episodes in which the policy reached a goal", goals))
-    return rows
-
-
-def _tasks(tasks: dict[str, Any]) -> list[tuple[str, str]]:
-    """How hard its tasks are."""
-    if not tasks:
-        return []
-    ahead = f"goal {tasks['offset']} steps ahead"
-    if not tasks["found"]:
-        return [("Tasks", f"none: no episode goes on for {tasks['offset']} steps")]
-    distances = _numbers(tasks["start_distance_quantiles"][s] for s in ("0.05", "0.5", "0.95"))
-    at_start, idle, replayed = (
-        _share(tasks[f"solved_{how}_share"], tasks["found"])
-        for how in ("at_start", "by_doing_nothing", "by_replaying")
-    )
-    rows = [
-        (f"Tasks looked at, {ahead} (95 % intervals)", str(tasks["found"])),
-        ("... solved at the start", at_start),
-        (f"... solved by doing nothing for {tasks['budget']} steps", idle),
-        ("... solved by the recorded actions", replayed),
-        ("... distance to the goal (5, 50, 95 %)", f"{distances} {tasks['start_distance_is']}"),
-    ]
-    if tasks["starts_left_out"]:
-        rows.append(("... starts that no simulator can take", f"{tasks['starts_left_out']:,}"))
-    return rows

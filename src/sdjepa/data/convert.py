@@ -12,8 +12,9 @@ from jaxtyping import UInt8
 from sdjepa.data.episodes import Episodes
 from sdjepa.data.layout import reduce_frames
 from sdjepa.data.lerobot import LeRobot
+from sdjepa.data.nearby import nearest
 from sdjepa.data.writer import Packed, Writer, make_split, pack, refuse_taken
-from sdjepa.envs.base import NAMES, fits, guess
+from sdjepa.envs.base import NAMES, UNKNOWN, called, fits, guess
 from sdjepa.errors import UserError
 from sdjepa.runs import Progress, silent
 
@@ -34,37 +35,39 @@ def convert(
     progress: Progress = silent,
 ) -> Path:
     """Copy `source` to `out`; a `size` reduces frames by area averaging, `camera` and `action` pick
-    features of a LeRobot folder, `compress=False` is for programs without an HDF5 plug-in."""
+    features of a LeRobot folder, `compress=False` is for programs without an HDF5 plug-in, an `env`
+    "none" says that there is no simulator here."""
     refuse_taken(out)
-    if env is not None and env not in NAMES:
-        raise UserError(f"unknown environment {env!r}; there are {', '.join(NAMES)}")
+    asked = called(env) if env else None
     if not source.exists():
         raise UserError(
-            f"no dataset at {source}; make one: sdjepa collect ENV --out DIR, or fetch a hub's: "
-            f"hf download --repo-type dataset {source} --local-dir DIR"
+            f"no dataset at {source}; {nearest(source)}make one: sdjepa collect ENV --out DIR, or "
+            "fetch a hub's: hf download --repo-type dataset OWNER/NAME --local-dir DIR"
         )
     if (source / "meta" / "info.json").exists():
         robot = LeRobot.open(source, camera=camera, action=action)
         side = _side(robot.frame_shape(), source, wanted=size)
         kind, count, episodes, info, ours = "lerobot", len(robot), robot.reduced(side), {}, False
+        guessed = True
     else:
         if camera or action:
             raise UserError("--camera and --action pick features of a LeRobot folder only")
         opened = Episodes.open(source)
         side = _side(opened.frame_shape, source, wanted=size)
         kind, count, episodes = "episodes", len(opened), _all(opened)
-        info = opened.info
+        info, guessed = opened.info, opened.env_origin == "guessed"
         ours = opened.ours and info.get("converted", {}).get("ours", True)
     kept = {key: info[key] for key in ("seed", "policy", "collect") if key in info}
     split = info.get("split") or make_split(count, seed=seed, validation=0.05, test=0.05)
     first = next(episodes)
     shapes = {name: values.shape[1:] for name, values in first[0].items()}
-    named = env or info.get("env") or guess(shapes)
+    named = asked or info.get("env") or guess(shapes)
     amiss = named in NAMES and fits(named, shapes, shapes["action"][0])
-    if amiss and env:
+    if amiss and asked:
         raise UserError(f"{source} has {amiss}; leave --env out, or correct it")
     described = {
-        "env": "unknown" if amiss else named,
+        "env": UNKNOWN if amiss else named,
+        "env_guessed": asked is None and (guessed or bool(amiss)),
         **kept,
         "converted": {
             "from": source.name,

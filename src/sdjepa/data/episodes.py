@@ -19,17 +19,19 @@ from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float, Int, UInt8
-from pydantic import BaseModel, ValidationError
 
+from sdjepa.data.described import read_described
 from sdjepa.data.hdf5 import Hdf5Store
 from sdjepa.data.layout import Store, reduce_frames
+from sdjepa.data.nearby import nearest, refuse_parent
 from sdjepa.data.stores import open_store
 from sdjepa.data.writer import CARD, FILE, FORMAT, action_moments, make_split, train_rows
-from sdjepa.envs.base import guess
+from sdjepa.envs.base import UNKNOWN, called, guess
 from sdjepa.errors import UserError
-from sdjepa.runs import Progress, read_json, silent
+from sdjepa.runs import Progress, silent
 
 Split = Literal["train", "validation", "test"]
+Origin = Literal["stated", "asked", "guessed"]  # dataset.json says so, or --env, or the columns
 _BLOCK = 32  # frames a thread decodes before it reports
 _THREADS = 32  # at most; more only wait for memory
 
@@ -52,6 +54,7 @@ class Episodes:
         info: dict[str, Any] | None = None,
         *,
         size: int | None = None,
+        env: str | None = None,
     ) -> None:
         self.path = path
         self.ours = info is not None
@@ -63,19 +66,24 @@ class Episodes:
         self.num_rows = int(self.lengths.sum())
         self._kept: dict[str, np.ndarray] = {}
         self.info = info if info is not None else self._describe()
-        self.env: str = self.info["env"]
+        self.env: str = called(env) if env else self.info["env"]
+        self.env_origin: Origin = "asked" if env else self._env_origin()
 
     @staticmethod
-    def open(path: Path, *, size: int | None = None) -> "Episodes":
+    def open(path: Path, *, size: int | None = None, env: str | None = None) -> "Episodes":
         """The dataset at `path`: a directory of ours, or a file or folder of another program.
 
-        Frames larger than `size` are reduced to it whenever they are read.
+        Frames larger than `size` are reduced to it whenever they are read. An `env` is believed
+        before dataset.json and the columns; "none" says that there is no simulator here.
         """
         if not path.exists():
-            raise UserError(f"no dataset at {path}; make one with: sdjepa collect ENV --out {path}")
+            meant = nearest(path)
+            raise UserError(
+                f"no dataset at {path}; {meant}make one with: sdjepa collect ENV --out {path}"
+            )
         if (path / FILE).exists():
             store = Hdf5Store(path / FILE)
-            return Episodes(path, store, _read_card(path / CARD, store), size=size)
+            return Episodes(path, store, read_described(path / CARD, store), size=size, env=env)
         if (path / ".collect").exists():
             raise UserError(
                 f"{path} is unfinished; run the same sdjepa collect command again to finish it"
@@ -84,7 +92,8 @@ class Episodes:
             raise UserError(f"{path} is empty; make it with: sdjepa collect ENV --out {path}")
         if (path / CARD).exists():
             raise UserError(f"{path} has {CARD} but no {FILE}; restore it, or collect it again")
-        return Episodes(path, open_store(path), size=size)
+        refuse_parent(path)
+        return Episodes(path, open_store(path), size=size, env=env)
 
     def close(self) -> None:
         self._store.close()
@@ -247,6 +256,11 @@ class Episodes:
         # mode="clip" writes straight into `out`; the default goes through a copy.
         return frames if same else np.take(decoded, places, axis=0, out=frames, mode="clip")
 
+    def _env_origin(self) -> Origin:
+        """A name that was guessed when a file was converted or packed is a guess still."""
+        guessed = self.info.get("env_guessed", self.env == UNKNOWN)
+        return "guessed" if guessed or not self.ours else "stated"
+
     def _describe(self) -> dict[str, Any]:
         """What `dataset.json` would say, for data that came without one."""
         split = make_split(len(self), seed=0, validation=0.05, test=0.05)
@@ -261,64 +275,3 @@ class Episodes:
             "split": split,
             "action": moments,
         }
-
-
-def _read_card(path: Path, store: Store) -> dict[str, Any]:
-    """What is said of a dataset of ours, if it can be true."""
-    anew = f"restore it, or have it made anew: sdjepa data convert {path.with_name(FILE)} OUT"
-    if not path.exists():
-        raise UserError(f"{path} does not exist; {anew}")
-    info = read_json(path)
-    found = info.get("format") if isinstance(info, dict) else None
-    if found != FORMAT:
-        raise UserError(f"{path} has format {found!r}, this program reads {FORMAT}; {anew}")
-    try:
-        described = _Described.model_validate(info)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
-        raise UserError(f"{path}: {key}: {first['msg']}; {anew}") from None
-    split, count = described.split, len(store.lengths)
-    episodes = [*split.train, *split.validation, *split.test]
-    if any(not 0 <= episode < count for episode in episodes):
-        raise UserError(f"{path}: the split is not one of {count} episodes; {anew}")
-    width = store.shapes["action"][0]
-    if any(len(moments) != width for moments in (described.action.mean, described.action.std)):
-        raise UserError(f"{path}: action statistics are not of {width} numbers; {anew}")
-    return info
-
-
-class _Split(BaseModel):
-    train: list[int]
-    validation: list[int]
-    test: list[int]
-
-
-class _Moments(BaseModel):
-    mean: list[float | None]  # null where no action was finite
-    std: list[float | None]
-
-
-class _Column(BaseModel):
-    dtype: str
-    shape: list[int]
-    sha256: str
-
-
-class _Pack(BaseModel):
-    offset: int
-    starts: list[tuple[int, int]]
-    of: dict[str, Any]
-
-
-class _Described(BaseModel):
-    """What `dataset.json` says and is relied on."""
-
-    env: str
-    split: _Split
-    action: _Moments
-    columns: dict[str, _Column] = {}
-    collect: dict[str, Any] | None = None
-    policy: dict[str, Any] | None = None
-    converted: dict[str, Any] | None = None
-    pack: _Pack | None = None

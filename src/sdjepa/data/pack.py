@@ -43,6 +43,7 @@ def write_pack(
     black = np.zeros((data.image_size, data.image_size, 3), dtype=np.uint8)
     described = {
         "env": data.env,
+        "env_guessed": data.env_origin == "guessed",
         "pack": {
             "offset": offset,
             "protocol": protocol,

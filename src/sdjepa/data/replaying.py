@@ -16,6 +16,7 @@ from sdjepa.envs.base import NAMES, Env, env_class, fits
 from sdjepa.errors import UserError
 
 LARGEST = 1e5  # px, rad, m, their rates and actions; Push-T's disc may wander off some thousand px
+FOLLOWED = 1e-3  # of a column's spread; a step that errs less goes as recorded
 GENERIC = ("proprio", "state", "observation_state")  # what state is called where nothing is known
 
 
@@ -109,14 +110,43 @@ def restoring(data: Episodes, row: int) -> Iterator[None]:
         ) from error
 
 
-def replay(data: Episodes, env: Env, row: int, offset: int) -> bool:
-    """Whether the recorded actions lead from recorded row `row` to the goal `offset` rows on."""
+def replay(data: Episodes, env: Env, row: int, offset: int) -> int | None:
+    """How many recorded actions lead from `row` to the goal `offset` rows on; None if none do."""
     env.set_state(data.row(row))
     env.set_goal(data.row(row + offset))
-    solved = env.solved()
-    for action in data.column("action")[row : row + offset]:
-        if solved:
-            break
+    for taken, action in enumerate(data.column("action")[row : row + offset]):
+        if env.solved():
+            return taken
         env.step(action)
-        solved = env.solved()
-    return solved
+    return offset if env.solved() else None
+
+
+def first_step(data: Episodes, env: Env, rows: Int[np.ndarray, "n"], *, most: int = 20) -> str:
+    """Which number of the state is furthest from what is recorded after one action, in words.
+
+    Where replays miss their goal it is the first thing to look at: a wrong unit shows at once.
+    """
+    sure, names = sound_states(data), state_columns(data)
+    rows = rows[sure[rows + 1]][:most]
+    if not len(rows):
+        return ""
+    reached = []
+    for row in rows:
+        with restoring(data, int(row)):
+            env.set_state(data.row(int(row)))
+            env.step(data.column("action")[row])
+            seen = env.observe()
+            reached.append(np.concatenate([np.ravel(seen[name]) for name in names]))
+    columns = [data.column(name).reshape(data.num_rows, -1).astype(np.float64) for name in names]
+    recorded = np.concatenate(columns, axis=1)
+    gap = np.abs(np.stack(reached) - recorded[rows + 1]).mean(axis=0)
+    spread = recorded[sure].std(axis=0)
+    share = gap / np.maximum(spread, 1e-9)
+    if share.max() < FOLLOWED:
+        return "single steps go as recorded"
+    worst = int(share.argmax())
+    labels = [f"{n}[{i}]" for n, c in zip(names, columns, strict=True) for i in range(c.shape[1])]
+    return (
+        f"after one action {labels[worst]} is furthest from what was recorded, by "
+        f"{gap[worst]:.3g} on average where it spreads over {spread[worst]:.3g}"
+    )

@@ -29,6 +29,8 @@ _CLASSES = {
     "cube": "cube:Cube",
 }
 NAMES: tuple[str, ...] = tuple(_CLASSES)
+NONE = "none"  # how a person says that a dataset is of no environment here
+UNKNOWN = "unknown"  # what a dataset's environment is then called
 
 
 class Env(ABC):
@@ -48,6 +50,7 @@ class Env(ABC):
     extent: ClassVar[tuple[float, float, float, float] | None] = None
     controlled: ClassVar[tuple[str, ...]]  # columns that actions move at once
     distance_is: ClassVar[str]  # what `distance` measures, its unit first
+    action_is: ClassVar[str]  # what the numbers of an action mean, and how they are scaled
     # Things that move by themselves, and which numbers of the signature column say where.
     parts: ClassVar[dict[str, slice]] = {}
     shadows: ClassVar[bool] = False  # whether it draws any, by a map whose size may be chosen
@@ -192,6 +195,13 @@ def env_class(name: str) -> type[Env]:
     return getattr(importlib.import_module(f"sdjepa.envs.{module}"), leaf)
 
 
+def called(word: str) -> str:
+    """The environment that a person's word means: one of ours, or "none" for no simulator here."""
+    if word not in (*NAMES, NONE):
+        raise UserError(f"unknown environment {word!r}; there are {', '.join(NAMES)} and {NONE}")
+    return UNKNOWN if word == NONE else word
+
+
 def make(name: str, *, shadow: int = 0) -> Env:
     """One environment, ready to reset; `shadow` is the side of the shadow map, 0 the benchmark's.
 
@@ -218,7 +228,7 @@ def guess(shapes: Mapping[str, tuple[int, ...]]) -> str:
         column, width = env.signature
         if shapes.get(column) == (width,) and shapes.get("action") in (None, (env.action_dim,)):
             return name
-    return "unknown"
+    return UNKNOWN
 
 
 def fits(name: str, shapes: Mapping[str, tuple[int, ...]], action_dim: int) -> str | None:

@@ -56,6 +56,7 @@ class Cube(gl.Filmed):
     signature = ("qpos", 21)
     parts = {"arm": slice(0, 14), "cube": slice(14, 21)}  # noqa: RUF012
     distance_is = "m the cube is to be carried"
+    action_is = "how the hand moves in x, y and z, turns and opens, 1 for the largest step of each"
     controlled = ("proprio_effector_pos", "proprio_effector_yaw", "proprio_gripper_opening")
 
     def __init__(self, *, shadow: int = 0) -> None:

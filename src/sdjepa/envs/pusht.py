@@ -42,6 +42,9 @@ class PushT(Env):
     signature = ("state", 7)
     parts = {"agent": slice(0, 2), "block": slice(2, 5)}  # noqa: RUF012
     distance_is = "px, of agent and block together"
+    action_is = (
+        f"where the agent is to go, seen from where it is: (target - agent) / {ACTION_PX:g} px"
+    )
     controlled = ("proprio",)
     extent = (0.0, 512.0, 0.0, 512.0)
 

@@ -42,6 +42,7 @@ class Reacher(gl.Filmed):
     needed = ("qpos", "qvel")
     signature = ("qpos", 2)
     distance_is = "rad, of the joint that is further off"
+    action_is = "the torques of shoulder and wrist, 1 for the largest"
     controlled = ("qpos", "qvel")
 
     def __init__(self, *, shadow: int = 0) -> None:

@@ -40,6 +40,7 @@ class TwoRoom(Env):
     needed = ("proprio",)
     signature = ("proprio", 2)
     distance_is = "px from the agent to its target"
+    action_is = "the agent's step in x and y, 1 for 5 px"
     controlled = ("proprio",)
     extent = (-0.5, 223.5, -0.5, 223.5)  # pixel centres are whole numbers
     WALL_X = 112.0
