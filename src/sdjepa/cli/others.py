@@ -92,7 +92,14 @@ def export_rerun(
 
 
 @data_app.command("audit")
-def data_audit(path: DataArgument, env: EnvOption = None) -> None:
+def data_audit(
+    path: DataArgument,
+    replays: Annotated[int, typer.Option(min=1, help="Tasks to replay.")] = 100,
+    frames: Annotated[
+        int, typer.Option(min=1, help="States that the simulator alone draws again.")
+    ] = 12,
+    env: EnvOption = None,
+) -> None:
     """Check a dataset: replay its actions, redraw its states, look for gaps, repeats and damage.
 
     A verdict per check, pass, warn, fail or skipped, with what was found. They are also written to
@@ -107,7 +114,7 @@ def data_audit(path: DataArgument, env: EnvOption = None) -> None:
         from sdjepa.data.audit import audit
 
         with bar("auditing") as progress:
-            checks = audit(path, named=env, progress=progress)
+            checks = audit(path, replays=replays, frames=frames, named=env, progress=progress)
     for check in checks:
         typer.echo(f"{check.verdict:<8}{check.name:<16}{check.found}")
     if any(check.verdict == "fail" for check in checks):

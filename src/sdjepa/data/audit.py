@@ -40,8 +40,7 @@ def audit(
     with Episodes.open(path, env=named) as data:
         check_env.refuse_misnamed(data)
         fitting = misfit(data) is None
-        shadow = (data.info.get("collect") or {}).get("shadow", 0)
-        sim = (env or make(data.env, shadow=shadow)) if data.env in NAMES and fitting else None
+        sim, without = (env, "") if env and fitting else _simulator(data, fitting)
         offset = (data.info.get("pack") or {}).get("offset", offset)
         steps = [
             lambda: check_env.environment(data),
@@ -58,10 +57,10 @@ def audit(
                 lambda: check_actions.action_range(data, sim),
                 lambda: check_actions.lag(data),
                 lambda: check_actions.replays(data, sim, count=replays, offset=offset),
-                lambda: check_frames.frames(data, sim, count=frames),
+                lambda: check_frames.frames(data, sim, count=frames, progress=progress),
             ]
         elif fitting:
-            unplayed = Check("replay", "skipped", "no simulator to replay it in")
+            unplayed = Check("replay", "skipped", without)
             steps += [lambda: check_actions.lag(data), lambda: iter([unplayed])]
         for done, step in enumerate(steps, start=1):
             checks += step()
@@ -72,3 +71,13 @@ def audit(
         except UserError as error:  # what was found is worth telling all the same
             checks.append(Check("record", "warn", str(error)))
     return checks
+
+
+def _simulator(data: Episodes, fitting: bool) -> tuple[Env | None, str]:
+    """What the data are of, or why it cannot be had; much can be asked of them without."""
+    if not fitting or data.env not in NAMES:
+        return None, "no simulator to replay it in"
+    try:
+        return make(data.env, shadow=(data.info.get("collect") or {}).get("shadow", 0)), ""
+    except UserError as error:
+        return None, str(error)

@@ -13,8 +13,10 @@ from sdjepa.data.layout import PIXELS
 from sdjepa.data.pictures import frozen, is_plain, moved, pictured, read_pictures
 from sdjepa.data.replaying import Impossible, few, restoring, sound_states, unsound
 from sdjepa.envs.base import NATIVE_SIZE, Env
-from sdjepa.runs import Progress
+from sdjepa.runs import Progress, silent
 from sdjepa.seeds import numpy_stream
+
+TOGETHER = 12  # frames drawn again are compared with each other
 
 
 def pixels(data: Episodes, env: Env | None, progress: Progress) -> Iterator[Check]:
@@ -41,21 +43,27 @@ def pixels(data: Episodes, env: Env | None, progress: Progress) -> Iterator[Chec
     yield Check("pixels", verdict, "; ".join(said))
 
 
-def frames(data: Episodes, env: Env, *, count: int) -> Iterator[Check]:
-    if data.image_size > NATIVE_SIZE:
-        said = f"frames of {data.image_size} px are larger than the {NATIVE_SIZE} drawn here"
-        yield Check("frames", "skipped", said)
+def frames(data: Episodes, env: Env, *, count: int, progress: Progress = silent) -> Iterator[Check]:
+    """Does the simulator draw of recorded states what was recorded?"""
+    height, width, _ = data.frame_shape
+    if height != width or height > NATIVE_SIZE:
+        said = f"frames are {height} x {width}, drawn here are {NATIVE_SIZE} x {NATIVE_SIZE}"
+        yield Check("frames", "skipped", f"{said} or smaller squares")
         return
     rows = np.linspace(0, data.num_rows - 1, count).astype(np.int64)
     if data.info.get("pack"):  # which holds frames of starts and goals only
         ends = np.flatnonzero(pictured(data))
         rows = np.sort(numpy_stream(0, "frames").choice(ends, min(count, len(ends)), replace=False))
     rows = np.unique(rows[sound_states(data)[rows]])
+    stretches = -(-len(rows) // TOGETHER)
     if not len(rows):
         yield Check("frames", "fail", f"nothing to draw: {unsound(data)}")
         return
     try:
-        drawn = redrawing.redraw(data, env, rows)
+        drawn = []
+        for first in range(stretches):  # spread over all the data, each of them
+            drawn += redrawing.redraw(data, env, rows[first::stretches])
+            progress(len(drawn), len(rows), "frames drawn again")
     except Impossible as error:
         yield Check("frames", "fail", str(error))
         return

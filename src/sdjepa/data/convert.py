@@ -53,6 +53,8 @@ def convert(
         if camera or action:
             raise UserError("--camera and --action pick features of a LeRobot folder only")
         opened = Episodes.open(source)
+        if "pack" in opened.info:
+            raise UserError(f"{source} is a pack; convert the dataset it was made from, then pack")
         side = _side(opened.frame_shape, source, wanted=size)
         kind, count, episodes = "episodes", len(opened), _all(opened)
         info, guessed = opened.info, opened.env_origin == "guessed"

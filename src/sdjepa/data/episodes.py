@@ -144,6 +144,11 @@ class Episodes:
         return self
 
     @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of a row of every stored column but pixels; nothing is read."""
+        return self._store.shapes
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """Every column but pixels."""
         return (*self._store.shapes, "episode_idx", "step_idx")

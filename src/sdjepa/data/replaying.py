@@ -28,8 +28,7 @@ def misfit(data: Episodes) -> str | None:
     """What the dataset lacks to be of the environment it names; None where nothing, or no name."""
     if data.env not in NAMES:
         return None
-    shapes = {name: data.column(name).shape[1:] for name in data.columns}
-    return fits(data.env, shapes, data.action_dim)
+    return fits(data.env, data.shapes, data.action_dim)
 
 
 def state_columns(data: Episodes) -> list[str]:
