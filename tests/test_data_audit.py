@@ -242,6 +242,36 @@ def test_a_state_its_simulator_cannot_draw_is_a_fail_with_the_simulators_words(
     assert f"is no state of {kind.name} (an empty picture)" in found["frames"].found
 
 
+def test_what_needs_no_simulator_is_asked_where_there_is_none(dataset, monkeypatch):
+    def cannot(name, **more):
+        raise UserError("the simulators need the package 'one'; run: pip install it")
+
+    monkeypatch.setattr(auditing, "make", cannot)
+    checks = {check.name: check for check in audit(dataset, replays=2)}
+    assert {"structure", "split", "checksums", "pixels", "action lag"} < set(checks)
+    assert checks["replay"].verdict == "skipped"
+    assert "need the package 'one'" in checks["replay"].found
+    assert {check.verdict for check in checks.values()} == {"pass", "skipped"}
+
+
+def test_frames_that_are_not_square_hide_no_other_check(tmp_path):
+    oblong = np.random.default_rng(0).integers(0, 255, (60, 8, 12, 3), dtype=np.uint8)
+    path = foreign(tmp_path / "a.h5", lengths=(30, 30), pixels=oblong)
+    checks = {check.name: check for check in audit(path, replays=2)}
+    assert checks["frames"].verdict == "skipped"
+    assert "8 x 12" in checks["frames"].found
+    assert checks["structure"].verdict == "pass"
+
+
+def test_as_many_frames_are_drawn_again_as_asked_for(dataset):
+    for count in (1, 30):
+        (check,) = (
+            each for each in audit(dataset, replays=2, frames=count) if each.name == "frames"
+        )
+        assert check.verdict == "pass"
+        assert f" of {count} frames" in check.found
+
+
 def test_a_faster_way_of_drawing_that_is_wrong_does_not_vouch_for_itself(dataset, monkeypatch):
     with Episodes.open(dataset) as data:
         kind, right = env_class(data.env), data.frames([3])[0]

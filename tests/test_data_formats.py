@@ -190,6 +190,8 @@ def test_a_pack_stands_in_for_its_dataset_when_tasks_are_placed(dataset, tmp_pat
         assert not (tmp_path / "other").exists()
         with pytest.raises(UserError, match="a pack already"):
             write_pack(pack, [(0, 0)], tmp_path / "other", offset=2, protocol="lewm")
+        with pytest.raises(UserError, match="is a pack; convert the dataset it was made from"):
+            convert(pack.path, tmp_path / "other")  # its black frames would be taken for frames
 
 
 # --- stable-worldmodel ---
