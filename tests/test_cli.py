@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import termios
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from io import StringIO
@@ -20,6 +21,7 @@ from rich.console import Console
 
 from conftest import TINY
 from sdjepa.cli.app import bar
+from sdjepa.cli.pace import Stage
 from sdjepa.runs import Run, read_json
 from small import Crash
 
@@ -114,13 +116,82 @@ def test_a_bar_is_one_line_however_long_its_note(monkeypatch, width):
     monkeypatch.setattr(sys.modules["sdjepa.cli.app"], "console", shown)
     with bar("planning, 25 ahead") as tell:
         for done in range(1, 4):
-            tell(
-                done * 300, 1000, "22,345 frames/s, tasks for the data card, and a picture of them"
-            )
+            tell(done * 300, 1000, "episodes, 22,345 frames/s, and much that nobody has room for")
     lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", paper.getvalue()).split("\n")
     assert len(lines) == 2
     assert lines[1] == ""
-    assert "900/1000" in lines[0]
+    assert "900/1000 e" in lines[0], "with its unit, or what there is room for"
+
+
+class Clock:
+    """A clock that tests set."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+
+
+@pytest.fixture
+def clock(monkeypatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def test_the_time_left_comes_from_the_time_it_took_and_what_was_done_in_it(clock):
+    stage = Stage(4, 12)  # four were there
+    clock.now += 20
+    assert stage.left() == "", "nothing is known yet"
+    assert stage.takes(6, 12, "")
+    assert stage.left() == "1:00"
+    clock.now += 10
+    assert stage.left() == "0:50", "it goes on while nothing is reported"
+    clock.now += 1000
+    assert stage.left() == "0:10", "and ends no sooner than one more takes"
+    assert stage.takes(12, 12, "")
+    assert stage.left() == ""
+
+
+def test_a_slow_start_is_left_out_of_the_rate_once_much_was_done_since(clock):
+    stage = Stage(0, 1000)
+    clock.now += 60
+    stage.takes(1, 1000, "")
+    clock.now += 1
+    stage.takes(100, 1000, "")
+    assert stage.rate() == pytest.approx(100 / 61), "a lump of many workers is no measure"
+    clock.now += 9
+    stage.takes(501, 1000, "")
+    assert stage.rate() == pytest.approx(50)
+
+
+def test_another_total_or_a_smaller_count_is_the_next_stage():
+    assert not Stage(3, 9).takes(4, 8, "")
+    assert not Stage(3, 9).takes(2, 9, "")
+    assert Stage(3, 9).takes(3, 9, "")
+
+
+def test_in_a_pipe_there_is_a_line_now_and_then_and_one_where_a_stage_ends(
+    clock, monkeypatch, capsys
+):
+    with bar("collecting") as tell:
+        for done in range(0, 401, 2):
+            tell(done, 400, "episodes, 1,900 frames/s")
+            clock.now += 0.4
+        for done in range(4):
+            tell(done, 3, "tasks for the data card")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [
+        "collecting: 150 of 400 episodes, 1,900 frames/s, 0:50 left",
+        "collecting: 300 of 400 episodes, 1,900 frames/s, 0:20 left",
+        "collecting: 400 of 400 episodes, 1,900 frames/s",
+    ]
+
+
+def test_what_was_broken_off_has_no_line_that_says_it_ended(clock, capsys):
+    with suppress(Crash), bar("training") as tell:
+        for done in range(5):
+            tell(done, 9, "steps")
+            clock.now += 3
+        raise Crash
+    assert capsys.readouterr().err == ""
 
 
 def test_the_result_is_a_line_of_its_own_below_the_bar(tmp_path):

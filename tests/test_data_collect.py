@@ -18,6 +18,7 @@ from sdjepa.data import writer as writing
 from sdjepa.data.collect import collect
 from sdjepa.data.convert import convert
 from sdjepa.data.episodes import Episodes
+from sdjepa.data.tally import Tally
 from sdjepa.envs import base
 from sdjepa.errors import UserError
 
@@ -129,6 +130,45 @@ def test_action_statistics_come_from_training_episodes_only(dataset):
         stats = episodes.action_stats()
         assert np.allclose(stats.mean, action.mean(0), atol=1e-12)
         assert np.allclose(stats.std, action.std(0), atol=1e-12)
+
+
+def test_progress_counts_episodes_as_they_are_made_and_parts_that_were_there_from_the_start(
+    tmp_path, monkeypatch
+):
+    """Two of three parts are there; one of them is spoilt and made again."""
+    monkeypatch.setattr(base.env_class("tworoom"), "rows_between_saves", 4 * 41)
+    few = SETTINGS.model_copy(update={"episodes": 12})
+    for workers in (1, 2):
+        out, seen = tmp_path / f"set-{workers}", []
+        killed_at("_tidy", few, out)
+        (out / "episodes.h5").unlink()
+        (out / ".collect" / "part-000001").write_bytes(b"")
+        (out / ".collect" / "part-000002").unlink()
+        settings = few.model_copy(update={"workers": workers})
+        collect(settings, out, progress=lambda *told, seen=seen: seen.append(told))
+        made = [told for told in seen if told[1] == 12]
+        assert made[0] == (8, 12, "episodes, starting the simulator")
+        assert [done for done, *_ in made] == sorted(done for done, *_ in made)
+        assert made[-1][0] == 12
+        if workers == 1:
+            assert {done for done, *_ in made} == {8, 9, 10, 11, 12}
+
+
+def test_frames_a_second_are_of_what_was_made_now(monkeypatch):
+    now = 50.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    counts, told = np.zeros((3, 2), np.int64), []
+    tally = Tally([5, 5, 2], [True, False, False], counts)
+    tally.tell(lambda *said: told.append(said))
+    now, counts[1] = 52.0, (3, 30)
+    tally.tell(lambda *said: told.append(said))
+    now = 60.0
+    tally.tell(lambda *said: told.append(said))
+    assert told == [
+        (5, 12, "episodes, starting the simulator"),
+        (8, 12, "episodes, 15 frames/s"),
+        (8, 12, "episodes, 15 frames/s"),
+    ]
 
 
 def begin(settings: Collect, out: Path) -> subprocess.Popen:
