@@ -71,7 +71,9 @@ def test_so_many_frames_are_made_where_no_episode_ends_early(tmp_path):
         ({"policy": "pusher"}, "no policy 'pusher'; it has expert"),
         ({"demos": "some.npz"}, "replays no demonstrations"),
         ({"env": "pusht", "policy": "pusher", "demos": __file__}, "or say --policy demos"),
-        ({"episodes": 3, "validation_share": 0.6, "test_share": 0.6}, "leave none for training"),
+        ({"env": "reacher", "noise": 0.5}, "random has no noise.*or say --policy expert"),
+        ({"validation_share": 0.6, "test_share": 0.6}, "add up to 1.2 and must stay below 1"),
+        ({"episodes": 12, "validation_share": 0.49, "test_share": 0.5}, "leave none for training"),
     ],
 )
 def test_what_cannot_be_made_is_refused_before_anything_is_written(tmp_path, wrong, message):
@@ -330,15 +332,37 @@ def test_a_part_that_was_spoilt_is_made_again(tmp_path, spoil):
     assert checksums(out) == checksums(collect(few, tmp_path / "other"))
 
 
-@pytest.mark.parametrize("name", ["dataset.json", "card.md"])
-def test_what_lies_where_a_dataset_would_is_not_written_over(dataset, tmp_path, name):
+@pytest.mark.parametrize("name", ["dataset.json", "card.md", "audit.json", "notes.txt"])
+def test_a_folder_that_holds_other_files_gets_no_dataset(dataset, tmp_path, name):
     out = tmp_path / "set"
     out.mkdir()
     (out / name).write_text("mine")
     for make in (lambda: collect(SETTINGS, out), lambda: convert(dataset, out)):
-        with pytest.raises(UserError, match=f"{name} would be written over"):
+        with pytest.raises(UserError, match=rf"holds other files \({name}\); name a folder of its"):
             make()
     assert [(path.name, path.read_text()) for path in out.iterdir()] == [(name, "mine")]
+
+
+def test_of_many_other_files_three_are_named(tmp_path):
+    for name in "dbca":
+        (tmp_path / name).touch()
+    with pytest.raises(UserError, match=r"\(a, b, c, \.\.\.\)"):
+        writing.refuse_taken(tmp_path)
+
+
+def test_what_a_killed_writer_left_is_no_obstacle(tmp_path):
+    (tmp_path / ".episodes.h5.partial").touch()
+    writing.refuse_taken(tmp_path)
+
+
+def test_no_dataset_is_made_inside_another(dataset, tmp_path):
+    few = SETTINGS.model_copy(update={"episodes": 3})
+    before = sorted(dataset.rglob("*"))
+    for out in (dataset / "sub", dataset / "deep" / "sub"):
+        for make in (lambda out=out: collect(few, out), lambda out=out: convert(dataset, out)):
+            with pytest.raises(UserError, match="lies inside the dataset"):
+                make()
+    assert sorted(dataset.rglob("*")) == before
 
 
 def test_other_demonstrations_do_not_continue_a_collection(tmp_path, monkeypatch):

@@ -40,6 +40,10 @@ Sets = Annotated[
     list[str],
     typer.Option("--set", metavar="KEY=VALUE", help="Change one setting, e.g. train.batch=64."),
 ]
+PlanSets = Annotated[
+    list[str],
+    typer.Option("--set", metavar="KEY=VALUE", help="Change one setting, e.g. plan.horizon=3."),
+]
 DataPath = Annotated[
     Path | None, typer.Option("--data", help="The dataset, when it is no longer where it was.")
 ]

@@ -82,6 +82,12 @@ def _complete(settings: Collect) -> Collect:
             f"policy {policy} of {env.name} replays no demonstrations; leave --demos out"
             + (", or say --policy demos" if "demos" in env.policies else "")
         )
+    if policy in env.noiseless and settings.noise != Collect.model_fields["noise"].default:
+        noisy = next((name for name in env.policies if name not in env.noiseless), None)
+        raise UserError(
+            f"policy {policy} has no noise; leave --noise out"
+            + (f", or say --policy {noisy}" if noisy else "")
+        )
     if settings.size > NATIVE_SIZE:
         raise UserError(f"--size {settings.size} exceeds the environment's {NATIVE_SIZE} pixels")
     episodes = settings.episodes

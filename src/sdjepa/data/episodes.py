@@ -7,6 +7,7 @@ A dataset is a directory with `episodes.h5` and `dataset.json`, or anything else
 whose description is then made on opening. Columns are read whole and kept, frames when asked for.
 """
 
+import functools
 import hashlib
 import json
 import os
@@ -21,6 +22,7 @@ import numpy as np
 from jaxtyping import Float, Int, UInt8
 from pydantic import BaseModel, ValidationError
 
+from sdjepa.data.again import make_again
 from sdjepa.data.hdf5 import Hdf5Store
 from sdjepa.data.layout import Store, reduce_frames
 from sdjepa.data.stores import open_store
@@ -74,7 +76,7 @@ class Episodes:
         if not path.exists():
             raise UserError(f"no dataset at {path}; make one with: sdjepa collect ENV --out {path}")
         if (path / FILE).exists():
-            store = Hdf5Store(path / FILE)
+            store = Hdf5Store(path / FILE, again=functools.partial(make_again, path))
             return Episodes(path, store, _read_card(path / CARD, store), size=size)
         if (path / ".collect").exists():
             raise UserError(
@@ -83,7 +85,10 @@ class Episodes:
         if path.is_dir() and not any(path.iterdir()):
             raise UserError(f"{path} is empty; make it with: sdjepa collect ENV --out {path}")
         if (path / CARD).exists():
-            raise UserError(f"{path} has {CARD} but no {FILE}; restore it, or collect it again")
+            raise UserError(
+                f"{path} has {CARD} but no {FILE}; restore it, or "
+                + (make_again(path) or "make the dataset again")
+            )
         return Episodes(path, open_store(path), size=size)
 
     def close(self) -> None:

@@ -1,0 +1,44 @@
+"""The description of a dataset of ours in, the command that makes it once more out."""
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from sdjepa.config import Collect
+from sdjepa.data.writer import CARD
+from sdjepa.errors import UserError
+from sdjepa.runs import read_json
+
+FLAGS = ("episodes", "steps", "policy", "noise", "demos", "size", "seed")  # others go by --set
+
+
+def make_again(path: Path) -> str:
+    """What to do about the damaged dataset at `path`; nothing where it does not say what made it.
+
+    A copy or a pack names what it was made from, which may be anywhere.
+    """
+    try:
+        info = read_json(path / CARD)
+        made = info["collect"]
+        if "converted" in info or "pack" in info:
+            return ""
+        words = command(Collect.model_validate(made), path)
+    except (UserError, ValidationError, KeyError, TypeError):
+        return ""
+    return f"remove {path} and make it again with: {words}"
+
+
+def command(settings: Collect, out: Path) -> str:
+    """As one would type it: what is as it is anyway is left out."""
+    changed: dict[str, Any] = settings.model_dump(exclude_defaults=True)
+    # So many frames were asked for, which gave so many episodes.
+    dropped = ("env", "frames", "workers")
+    words = ["sdjepa", "collect", settings.env]
+    for key, value in changed.items():
+        if key in FLAGS:
+            words += [f"--{key}", str(value)]
+        elif key not in dropped:
+            words += ["--set", f"collect.{key}={value}"]
+    return shlex.join([*words, "--out", str(out)])
