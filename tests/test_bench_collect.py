@@ -20,18 +20,17 @@ def test_a_collection_is_stopped_when_every_worker_made_parts_and_its_rate_is_kn
     monkeypatch, behind
 ):
     """By a clock on which a part takes four workers two seconds, written when more are made."""
-    joined = []
+    written = []
 
-    def join(settings, parts, writer, *, progress):
+    def join(settings, parts, writer, *, joined):
         assert settings.episodes >= 10_000
-        progress(0, settings.episodes)
         for number in range(behind):
             make(parts, number)
         for number in range(settings.episodes):
             make(parts, number + behind)
             monkeypatch.setattr(collect.time, "time", functools.partial(at, number + behind))
-            joined.append(number)
-            progress(number + 1, settings.episodes)
+            written.append(number)
+            joined(number + 1)
         return []
 
     def at(number):
@@ -44,13 +43,13 @@ def test_a_collection_is_stopped_when_every_worker_made_parts_and_its_rate_is_kn
 
     monkeypatch.setattr(collect.collecting, "_join", join)
     for seconds, parts in ((0.1, 12), (100.0, 204)):
-        joined.clear()
+        written.clear()
         monkeypatch.setattr(collect.time, "time", lambda: 0.0)
         lines = {
             what: (value, more)
             for what, value, _, more in collect._collection("tworoom", 4, seconds=seconds)
         }
-        assert len(joined) == parts
+        assert len(written) == parts
         rate, more = lines["collected, steady"]
         assert rate == pytest.approx(2 * 101)
         assert more["parts_waiting"] == [behind, behind]

@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import termios
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from io import StringIO
@@ -19,7 +20,9 @@ import pytest
 from rich.console import Console
 
 from conftest import TINY
-from sdjepa.cli.app import bar
+from sdjepa.cli.app import bar, tell
+from sdjepa.cli.pace import Stage
+from sdjepa.resolve import together
 from sdjepa.runs import Run, read_json
 from small import Crash
 
@@ -137,22 +140,102 @@ def test_a_bar_is_one_line_however_long_its_note(monkeypatch, width):
     monkeypatch.setattr(sys.modules["sdjepa.cli.app"], "console", shown)
     with bar("planning, 25 ahead") as tell:
         for done in range(1, 4):
-            tell(
-                done * 300, 1000, "22,345 frames/s, tasks for the data card, and a picture of them"
-            )
+            tell(done * 300, 1000, "episodes, 22,345 frames/s, and much that nobody has room for")
     lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", paper.getvalue()).split("\n")
     assert len(lines) == 2
     assert lines[1] == ""
-    assert "900/1000" in lines[0]
+    assert "900/1000 e" in lines[0], "with its unit, or what there is room for"
+
+
+class Clock:
+    """A clock that tests set."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+
+
+@pytest.fixture
+def clock(monkeypatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def test_the_time_left_comes_from_the_time_it_took_and_what_was_done_in_it(clock):
+    stage = Stage(4, 12)  # four were there
+    clock.now += 20
+    assert stage.left() == "", "nothing is known yet"
+    assert stage.takes(6, 12, "")
+    assert stage.left() == "1:00"
+    clock.now += 10
+    assert stage.left() == "0:50", "it goes on while nothing is reported"
+    clock.now += 1000
+    assert stage.left() == "0:10", "and ends no sooner than one more takes"
+    assert stage.takes(12, 12, "")
+    assert stage.left() == ""
+
+
+def test_a_slow_start_is_left_out_of_the_rate_once_much_was_done_since(clock):
+    stage = Stage(0, 1000)
+    clock.now += 60
+    stage.takes(1, 1000, "")
+    clock.now += 1
+    stage.takes(100, 1000, "")
+    assert stage.rate() == pytest.approx(100 / 61), "a lump of many workers is no measure"
+    clock.now += 9
+    stage.takes(501, 1000, "")
+    assert stage.rate() == pytest.approx(50)
+
+
+def test_another_total_or_a_smaller_count_is_the_next_stage():
+    assert not Stage(3, 9).takes(4, 8, "")
+    assert not Stage(3, 9).takes(2, 9, "")
+    assert Stage(3, 9).takes(3, 9, "")
+
+
+def test_in_a_pipe_there_is_a_line_now_and_then_and_one_where_a_stage_ends(
+    clock, monkeypatch, capsys
+):
+    with bar("collecting") as tell:
+        for done in range(0, 401, 2):
+            tell(done, 400, "episodes, 1,900 frames/s")
+            clock.now += 0.4
+        for done in range(4):
+            tell(done, 3, "tasks for the data card")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [
+        "collecting: 150 of 400 episodes, 1,900 frames/s, 0:50 left",
+        "collecting: 300 of 400 episodes, 1,900 frames/s, 0:20 left",
+        "collecting: 400 of 400 episodes, 1,900 frames/s",
+    ]
+
+
+def test_what_was_broken_off_has_no_line_that_says_it_ended(clock, capsys):
+    with suppress(Crash), bar("training") as tell:
+        for done in range(5):
+            tell(done, 9, "steps")
+            clock.now += 3
+        raise Crash
+    assert capsys.readouterr().err == ""
 
 
 def test_the_result_is_a_line_of_its_own_below_the_bar(tmp_path):
     out = tmp_path / "set"
     small = ("--episodes", "3", "--steps", "4", "--size", "16", "--workers", "1", "--out", str(out))
+    code, (bar, *rest) = in_terminal("-m", "sdjepa", "collect", "tworoom", *small)
+    assert code == 0
+    assert "3/3 episodes" in bar
+    about, said = "".join(rest).split("/card.md")
+    assert about.startswith("3 episodes, 15 frames of 16 px")
+    assert said == str(out)
+
+
+def in_terminal(*words: str | Path) -> tuple[int, list[str]]:
+    """The rows that a terminal of 80 columns shows, and the exit code."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    watched = subprocess.Popen(
-        (sys.executable, "-m", "sdjepa", "collect", "tworoom", *small),
+    started = subprocess.Popen(
+        (sys.executable, *map(str, words)),
+        stdin=theirs,
         stdout=theirs,
         stderr=theirs,
         env={**os.environ, "TERM": "xterm", "COLUMNS": "80"},
@@ -163,12 +246,90 @@ def test_the_result_is_a_line_of_its_own_below_the_bar(tmp_path):
         while piece := os.read(ours, 1 << 16):
             seen += piece
     os.close(ours)
-    assert watched.wait() == 0
-    bar, *rest = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen.decode()).split("\r\n")
-    assert "3/3" in bar
-    about, said = "".join(rest).split("/card.md")
-    assert about.startswith("3 episodes, 15 frames of 16 px")
-    assert said == str(out)
+    rows = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen.decode()).split("\r\n")
+    return started.wait(), rows
+
+
+def test_an_error_is_rows_of_whole_words_in_a_terminal_and_one_line_elsewhere(sdjepa, tmp_path):
+    seeds = ("--seed", "1234567", "--set", "collect.seed=7654321")
+    asked = ("collect", "tworoom", *seeds, "--out", tmp_path / "x")
+    whole = refused(sdjepa, *asked)
+    assert len(whole) > 80
+    code, rows = in_terminal("-m", "sdjepa", *asked)
+    assert code == 2
+    assert rows.pop() == ""
+    assert len(rows) > 1
+    assert all(len(row) <= 80 for row in rows)
+    assert all(row.startswith("       ") for row in rows[1:])
+    assert " ".join(row.strip() for row in rows) == whole
+
+
+def test_tell_hangs_its_words_in_a_terminal_and_keeps_them_in_one_line_elsewhere(capsys):
+    long = "pass    replay          " + "/a/path/that/is/wider" * 4 + " 0.96/6 of --tasks 4" * 5
+    tell(long, indent=24)
+    assert capsys.readouterr().out == long + "\n"
+    code, rows = in_terminal("-c", f"from sdjepa.cli.app import tell; tell({long!r}, indent=24)")
+    assert code == 0
+    assert " ".join(row.strip() for row in rows[:-1]).split() == long.split(), "no word is cut"
+    assert rows[0].startswith("pass    replay")
+    assert all(row.startswith(" " * 24) for row in rows[1:-1])
+
+
+def test_doctor_in_a_pipe_is_not_cut(sdjepa, monkeypatch):
+    from sdjepa import doctor
+
+    long = doctor.Finding("versions", "torch 2.9.0, " * 20, ok=False, fix="pip install " * 20)
+    monkeypatch.setattr(doctor, "examine", lambda: iter([long]))
+    code, out, _ = sdjepa("doctor")
+    assert code == 1
+    assert [len(line) > 150 for line in out.splitlines()] == [True, True]
+
+
+def test_floors_without_a_file_are_a_table_on_standard_output(sdjepa, tiny_data, tmp_path):
+    asked = ("floors", tiny_data, "--protocol", "strict", "--tasks", "2")
+    code, out, _ = sdjepa(*asked)
+    assert code == 0
+    assert all(name in out for name in ("noop", "random", "gaussian", "replay"))
+    code, said, err = sdjepa(*asked, "--out", tmp_path / "floors.json")
+    assert (code, said.strip()) == (0, str(tmp_path / "floors.json"))
+    found = read_json(tmp_path / "floors.json")
+    for name in ("tasks_hash", "protocol_hash"):
+        assert found[name]
+        assert found[name] not in out + err
+
+
+def test_options_that_change_nothing_or_disagree_are_refused(sdjepa, tmp_path):
+    asked = ("collect", "reacher", "--out", tmp_path / "set")
+    said = refused(sdjepa, *asked, "--noise", "0.5")
+    assert "policy random has no noise; leave --noise out, or say --policy expert" in said
+    said = refused(sdjepa, *asked, "--size", "32", "--set", "collect.size=16")
+    assert "collect.size is 32 by its own option and 16 by --set" in said
+    assert "train.batch has no effect" in refused(sdjepa, *asked, "--set", "train.batch=64")
+    assert "did you mean 'collect." in refused(sdjepa, *asked, "--set", "colect.size=64")
+    assert "both say how much" in refused(
+        sdjepa, *asked, "--frames", "99", "--set", "collect.episodes=4"
+    )
+    assert not (tmp_path / "set").exists()
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text('rung = "A2"\n')
+    said = refused(
+        sdjepa, "train", recipe, "--seed", "1", "--set", "train.seed=2", "--out", tmp_path / "run"
+    )
+    assert "train.seed is 1 by its own option and 2 by --set" in said
+
+
+def test_what_is_said_twice_alike_is_no_quarrel():
+    assert together(['collect.env="cube"'], ["collect.env = cube"])
+    assert together(["collect.noise=1"], ["collect.noise=1.0"])
+    assert together([], ["train.batch=8", "train.batch=9"]), "the later wins"
+
+
+@pytest.mark.parametrize("episodes", [2, 3])
+def test_a_split_without_held_out_episodes_is_said_at_the_end(sdjepa, tmp_path, episodes):
+    small = ("--steps", "4", "--size", "16", "--workers", "1", "--out", tmp_path / "set")
+    code, _, err = sdjepa("collect", "tworoom", "--episodes", episodes, *small)
+    assert code == 0, err
+    assert ("2 episodes (none for validation or test), " in err) == (episodes == 2)
 
 
 def test_two_ways_to_say_how_much_are_one_too_many(sdjepa, tmp_path):

@@ -11,8 +11,9 @@ import pytest
 from matplotlib import image
 
 from sdjepa.config import Collect
+from sdjepa.data.again import command
 from sdjepa.data.card import card, task_floors
-from sdjepa.data.card_text import collect_command, markdown
+from sdjepa.data.card_text import markdown
 from sdjepa.data.collect import collect
 from sdjepa.data.convert import convert
 from sdjepa.data.episodes import Episodes
@@ -154,7 +155,7 @@ def test_noise_is_told_only_of_a_policy_that_uses_it(tmp_path, policy, said):
 def test_the_command_in_a_card_makes_the_dataset_again(sdjepa, tmp_path):
     settings = Collect(
         env="tworoom",
-        policy="random",
+        policy="expert",
         noise=0.5,
         episodes=5,
         steps=6,
@@ -175,21 +176,27 @@ def test_the_command_in_a_card_makes_the_dataset_again(sdjepa, tmp_path):
         assert ours[key] == theirs[key]
 
 
-def test_the_command_names_no_default_and_demonstrations_by_their_file():
-    def command(**changes):
-        return collect_command(Collect(**changes).model_dump(exclude={"workers"}))
+def test_the_command_that_made_it_names_no_other_default_and_is_one_to_type():
+    def typed(**changes):
+        return command(Collect(**changes), Path("DIR"))
 
     few = {"episodes": 10, "steps": 40, "size": 64}
-    assert command(env="tworoom", policy="expert", **few) == (
-        "sdjepa collect tworoom --episodes 10 --steps 40 --size 64 --seed 0 --out DIR"
+    assert typed(env="tworoom", policy="expert", **few) == (
+        "sdjepa collect tworoom --episodes 10 --steps 40 --policy expert --size 64 --seed 0 "
+        "--out DIR"
     )
-    assert command(env="pusht", policy="demos", demos="/home/me/my demos.npz") == (
-        "sdjepa collect pusht --episodes 10000 --demos 'my demos.npz' --seed 0 --out DIR"
+    assert typed(env="pusht", policy="demos", demos="my demos.npz") == (
+        "sdjepa collect pusht --episodes 10000 --policy demos --demos 'my demos.npz' --seed 0 "
+        "--out DIR"
     )
-    # Which of the two is the default depends on the machine.
-    assert "--policy demos" in command(env="pusht", policy="demos")
-    assert "--policy pusher" in command(env="pusht", policy="pusher")
-    assert "--set collect.shadow=512" in command(env="cube", policy="expert", shadow=512)
+    assert "--set collect.shadow=512" in typed(env="cube", policy="expert", shadow=512)
+    assert "--noise 0.5" in typed(env="cube", noise=0.5)
+
+
+def test_a_card_names_demonstrations_by_their_file(dataset):
+    record = json.loads((dataset / "card.json").read_text())
+    record["collect"]["demos"] = "/home/me/my demos.npz"
+    assert "--demos 'my demos.npz'" in markdown(record, picture="card.png")
 
 
 def test_a_checksum_of_demonstrations_is_said_to_be_of_their_arrays(dataset):

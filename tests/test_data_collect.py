@@ -18,6 +18,7 @@ from sdjepa.data import writer as writing
 from sdjepa.data.collect import collect
 from sdjepa.data.convert import convert
 from sdjepa.data.episodes import Episodes
+from sdjepa.data.tally import Tally
 from sdjepa.envs import base
 from sdjepa.errors import UserError
 
@@ -70,7 +71,9 @@ def test_so_many_frames_are_made_where_no_episode_ends_early(tmp_path):
         ({"policy": "pusher"}, "no policy 'pusher'; it has expert"),
         ({"demos": "some.npz"}, "replays no demonstrations"),
         ({"env": "pusht", "policy": "pusher", "demos": __file__}, "or say --policy demos"),
-        ({"episodes": 3, "validation_share": 0.6, "test_share": 0.6}, "leave none for training"),
+        ({"env": "reacher", "noise": 0.5}, "random has no noise.*or say --policy expert"),
+        ({"validation_share": 0.6, "test_share": 0.6}, "add up to 1.2 and must stay below 1"),
+        ({"episodes": 12, "validation_share": 0.49, "test_share": 0.5}, "leave none for training"),
     ],
 )
 def test_what_cannot_be_made_is_refused_before_anything_is_written(tmp_path, wrong, message):
@@ -129,6 +132,45 @@ def test_action_statistics_come_from_training_episodes_only(dataset):
         stats = episodes.action_stats()
         assert np.allclose(stats.mean, action.mean(0), atol=1e-12)
         assert np.allclose(stats.std, action.std(0), atol=1e-12)
+
+
+def test_progress_counts_episodes_as_they_are_made_and_parts_that_were_there_from_the_start(
+    tmp_path, monkeypatch
+):
+    """Two of three parts are there; one of them is spoilt and made again."""
+    monkeypatch.setattr(base.env_class("tworoom"), "rows_between_saves", 4 * 41)
+    few = SETTINGS.model_copy(update={"episodes": 12})
+    for workers in (1, 2):
+        out, seen = tmp_path / f"set-{workers}", []
+        killed_at("_tidy", few, out)
+        (out / "episodes.h5").unlink()
+        (out / ".collect" / "part-000001").write_bytes(b"")
+        (out / ".collect" / "part-000002").unlink()
+        settings = few.model_copy(update={"workers": workers})
+        collect(settings, out, progress=lambda *told, seen=seen: seen.append(told))
+        made = [told for told in seen if told[1] == 12]
+        assert made[0] == (8, 12, "episodes, starting the simulator")
+        assert [done for done, *_ in made] == sorted(done for done, *_ in made)
+        assert made[-1][0] == 12
+        if workers == 1:
+            assert {done for done, *_ in made} == {8, 9, 10, 11, 12}
+
+
+def test_frames_a_second_are_of_what_was_made_now(monkeypatch):
+    now = 50.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    counts, told = np.zeros((3, 2), np.int64), []
+    tally = Tally([5, 5, 2], [True, False, False], counts)
+    tally.tell(lambda *said: told.append(said))
+    now, counts[1] = 52.0, (3, 30)
+    tally.tell(lambda *said: told.append(said))
+    now = 60.0
+    tally.tell(lambda *said: told.append(said))
+    assert told == [
+        (5, 12, "episodes, starting the simulator"),
+        (8, 12, "episodes, 15 frames/s"),
+        (8, 12, "episodes, 15 frames/s"),
+    ]
 
 
 def begin(settings: Collect, out: Path) -> subprocess.Popen:
@@ -290,15 +332,37 @@ def test_a_part_that_was_spoilt_is_made_again(tmp_path, spoil):
     assert checksums(out) == checksums(collect(few, tmp_path / "other"))
 
 
-@pytest.mark.parametrize("name", ["dataset.json", "card.md"])
-def test_what_lies_where_a_dataset_would_is_not_written_over(dataset, tmp_path, name):
+@pytest.mark.parametrize("name", ["dataset.json", "card.md", "audit.json", "notes.txt"])
+def test_a_folder_that_holds_other_files_gets_no_dataset(dataset, tmp_path, name):
     out = tmp_path / "set"
     out.mkdir()
     (out / name).write_text("mine")
     for make in (lambda: collect(SETTINGS, out), lambda: convert(dataset, out)):
-        with pytest.raises(UserError, match=f"{name} would be written over"):
+        with pytest.raises(UserError, match=rf"holds other files \({name}\); name a folder of its"):
             make()
     assert [(path.name, path.read_text()) for path in out.iterdir()] == [(name, "mine")]
+
+
+def test_of_many_other_files_three_are_named(tmp_path):
+    for name in "dbca":
+        (tmp_path / name).touch()
+    with pytest.raises(UserError, match=r"\(a, b, c, \.\.\.\)"):
+        writing.refuse_taken(tmp_path)
+
+
+def test_what_a_killed_writer_left_is_no_obstacle(tmp_path):
+    (tmp_path / ".episodes.h5.partial").touch()
+    writing.refuse_taken(tmp_path)
+
+
+def test_no_dataset_is_made_inside_another(dataset, tmp_path):
+    few = SETTINGS.model_copy(update={"episodes": 3})
+    before = sorted(dataset.rglob("*"))
+    for out in (dataset / "sub", dataset / "deep" / "sub"):
+        for make in (lambda out=out: collect(few, out), lambda out=out: convert(dataset, out)):
+            with pytest.raises(UserError, match="lies inside the dataset"):
+                make()
+    assert sorted(dataset.rglob("*")) == before
 
 
 def test_other_demonstrations_do_not_continue_a_collection(tmp_path, monkeypatch):

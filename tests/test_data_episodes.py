@@ -1,6 +1,7 @@
 """The on-disk format: foreign files are read as they are, damaged ones are refused in one line."""
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 
@@ -53,20 +54,30 @@ def test_other_storage_of_frames_gives_the_same_frames(tmp_path, chunks, compres
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"pixels": None}, "no column 'pixels'"),
-        ({"action": None}, "no column 'action'"),
-        ({"ep_len": None}, "no column 'ep_len'"),
-        ({"pixels": np.zeros((12, 8, 8, 3), np.float32)}, "float32.*needed uint8"),
+        ({"pixels": None}, "no column 'pixels'.*write it: uint8 frames"),
+        ({"action": None}, "no column 'action'.*write it: floats"),
+        ({"ep_len": None}, "no column 'ep_len'.*write it: how many rows"),
+        ({"ep_offset": None}, "no column 'ep_offset'.*write it: the running sum of ep_len, from 0"),
+        ({"pixels": np.zeros((12, 8, 8, 3), np.float32)}, "float32.*store them as uint8, 0 to 255"),
+        ({"pixels": np.zeros((12, 3, 8, 8), np.uint8)}, r"transpose to \(rows, height, width, 3\)"),
+        ({"pixels": np.zeros((12, 3, 8, 8))}, "as uint8, 0 to 255, and transpose"),
+        ({"pixels": np.zeros((12, 8, 8), np.uint8)}, "store three colours as the last axis"),
         ({"action": np.zeros((12, 2), np.int32)}, "int32.*needed float"),
-        ({"proprio": np.zeros((11, 2))}, "proprio has 11 rows, pixels 12"),
-        ({"ep_len": np.array([5, 3, 9])}, "reach row 17 of 12"),
-        ({"ep_len": np.array([5, 3, 3])}, "leave rows out"),
-        ({"ep_offset": np.array([7, 4, 0]), "ep_len": np.array([5, 3, 4])}, "not in order"),
-        ({"ep_len": np.array([[5, 3, 4]])}, "do not describe episodes"),
-        ({"ep_len": np.array([5, 3, 3.5])}, "ep_len are not whole numbers"),
+        ({"proprio": np.zeros((11, 2))}, "proprio has 11 rows, pixels 12; write one row of"),
+        ({"ep_len": np.array([5, 3, 9])}, "end at row 17 of 12; correct ep_len"),
+        ({"ep_len": np.array([5, 3, 3])}, "end at row 11 of 12; correct ep_len"),
+        (
+            {"ep_offset": np.array([7, 4, 0]), "ep_len": np.array([5, 3, 4])},
+            "episode 0 begins at row 7, and row 0 is next; write episodes one after another",
+        ),
+        ({"ep_offset": np.array([0, 5, 9])}, "episode 2 begins at row 9, and row 8 is next"),
+        ({"ep_len": np.array([[5, 3, 4]])}, "write one number per episode"),
+        ({"ep_len": np.array([5, 7])}, "ep_len has 2 entries, ep_offset 3"),
+        ({"ep_len": np.array([5, 0, 7])}, "episode 1 has 0 rows; leave it out"),
+        ({"ep_len": np.array([5, 3, 3.5])}, "ep_len are not whole numbers; store it as integers"),
         ({"ep_len": np.array([5, 3, np.nan])}, "ep_len are not whole numbers"),
-        ({"ep_len": np.int64(12)}, "'ep_len' is damaged"),
-        ({"pixels": np.zeros((12, 0, 0, 3), np.uint8)}, "needed uint8"),
+        ({"ep_len": np.int64(12)}, "'ep_len' is damaged.*copy or download it again"),
+        ({"pixels": np.zeros((12, 0, 0, 3), np.uint8)}, "frames with pixels in them"),
         ({"action": np.zeros((12, 0), np.float32)}, "needed float"),
     ],
 )
@@ -74,7 +85,7 @@ def test_a_file_that_is_no_dataset_is_refused_in_one_line(tmp_path, changes, mes
     with pytest.raises(UserError, match=message) as error:
         Episodes.open(foreign(tmp_path / "a.h5", **changes))
     assert "\n" not in str(error.value)
-    assert "sdjepa collect ENV" in str(error.value)
+    assert "sdjepa collect" not in str(error.value), "nobody can collect his own data again"
 
 
 def test_other_pictures_than_the_cameras_are_no_state(tmp_path):
@@ -152,6 +163,31 @@ def test_a_truncated_file_is_refused_in_one_line(dataset, tmp_path, kept):
     with pytest.raises(UserError, match="truncated") as error:
         Episodes.open(copy)
     assert "\n" not in str(error.value)
+    with pytest.raises(UserError, match=r"copy or download it again$"):
+        Episodes.open(copy / "episodes.h5")
+
+
+def test_a_damaged_dataset_of_ours_names_the_command_that_makes_the_same_again(
+    dataset, tmp_path, sdjepa
+):
+    copy = tmp_path / "a set"
+    shutil.copytree(dataset, copy)
+    (copy / "episodes.h5").write_bytes(b"")
+    with pytest.raises(
+        UserError, match=r"remove .* and make it again with: sdjepa collect"
+    ) as error:
+        Episodes.open(copy)
+    shutil.rmtree(copy)
+    words = shlex.split(str(error.value).partition("make it again with: sdjepa ")[2])
+    assert sdjepa(*words)[0] == 0
+    assert (copy / "episodes.h5").read_bytes() == (dataset / "episodes.h5").read_bytes()
+
+
+def test_a_damaged_copy_is_not_said_to_be_made_by_what_made_its_source(dataset, tmp_path):
+    copy = convert(dataset, tmp_path / "copy", size=8)
+    (copy / "episodes.h5").write_bytes(b"")
+    with pytest.raises(UserError, match=r"copy or download it again$"):
+        Episodes.open(copy)
 
 
 @pytest.fixture(params=["through HDF5", "past HDF5"])

@@ -1,6 +1,7 @@
 """Other people's datasets in, ours out, theirs again: the same rows every time."""
 
 import json
+import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -318,14 +319,15 @@ def test_a_packs_tasks_end_within_their_episode_and_their_files_say_so(dataset, 
 
 
 def test_a_dataset_made_anew_in_one_place_does_not_use_the_old_frames(tmp_path):
+    old = tmp_path
     for seed in (0, 1):
         settings = Collect(env="tworoom", episodes=3, steps=4, size=16, workers=1, seed=seed)
         with Episodes.open(collect(settings, tmp_path / "set")) as data:
             if seed:
+                for path in old.glob("frames-*"):
+                    shutil.copy(path, data.path)
                 with pytest.raises(UserError, match="not of this dataset"):
                     frame_store(data)
             else:
                 frame_store(data)
-        for path in (tmp_path / "set").iterdir():
-            if not path.name.startswith("frames-"):
-                path.unlink()
+        old = (tmp_path / "set").rename(tmp_path / f"old-{seed}")

@@ -28,6 +28,7 @@ from sdjepa.resolve import resolve
 from sdjepa.runs import read_json, write_json
 from sdjepa.score import (
     adopt,
+    check_room,
     choose_tasks,
     departures,
     lewm_tasks,
@@ -88,6 +89,51 @@ def test_strict_tasks_are_spread_over_held_out_episodes_and_never_trivial():
         strict_tasks(
             lengths, held_out, offset=25, count=22, seed=1, trivial=lambda t: t.start % 2 == 0
         )
+
+
+def words_of(call) -> str:
+    with pytest.raises(UserError) as error:
+        call()
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_too_few_tasks_name_the_cause_and_what_can_help():
+    """Fewer tasks help neither where no episode is long enough nor where nobody need act."""
+
+    def never(task: Task) -> bool:
+        return False
+
+    lengths, few = np.full(10, 41), {"count": 4, "seed": 0}
+    for said in (
+        words_of(lambda: lewm_tasks(lengths, offset=50, **few)),
+        words_of(lambda: strict_tasks(lengths, np.array([3]), offset=50, trivial=never, **few)),
+    ):
+        assert "needs 51 rows, the longest has 41; say --offset 40 or less" in said
+        assert "--tasks" not in said
+    few["count"] = 99
+    said = words_of(lambda: strict_tasks(lengths, np.array([3]), offset=25, trivial=never, **few))
+    assert said.startswith("only 16 of 99 tasks fit: each needs 25 steps")
+    assert "lower --tasks to 16, lower --offset" in said
+    said = words_of(
+        lambda: strict_tasks(lengths, np.array([3]), offset=25, trivial=lambda t: True, **few)
+    )
+    assert "16 of 16 starts are solved at the start or by doing nothing; raise --offset" in said
+
+
+@pytest.mark.parametrize(
+    ("episodes", "shares", "advice"),
+    [(2, {}, "at least 3 episodes"), (4, {"test_share": 0}, "with collect.test_share above 0")],
+)
+def test_a_dataset_without_held_out_episodes_says_so(tmp_path, episodes, shares, advice):
+    made = Collect(env="tworoom", episodes=episodes, steps=30, size=16, workers=1, **shares)
+    with Episodes.open(collect(made, tmp_path / "set")) as data:
+        settings = Score(protocol="strict", tasks=4)
+        for ask in (task_list, check_room):
+            said = words_of(lambda ask=ask: ask(data, settings))
+            assert "has no test episode, and strict takes only those; collect " + advice in said
+            assert said.endswith("or say --protocol lewm")
+        assert len(task_list(data, Score(protocol="lewm", tasks=4)).tasks) == 4
 
 
 def test_protocols_are_frozen():
@@ -523,7 +569,7 @@ def test_the_command_line_scores_sweeps_and_compares(a_run: Path, sdjepa, tmp_pa
     assert "replay 100" in out
     before = sorted((a_run / "scores").iterdir())
     code, out, err = sdjepa("score", a_run, "--sweep")
-    assert (code, "each needs 50 steps after its start" in err) == (2, True)  # episodes of 40 steps
+    assert (code, "say --offset 40 or less" in err) == (2, True)  # episodes of 40 steps
     assert sorted((a_run / "scores").iterdir()) == before
 
 

@@ -94,6 +94,27 @@ def change(config: Config, settings: list[str] | tuple[str, ...]) -> Config:
     return _validate(tree, source="--set", settings=settings)
 
 
+def together(flags: Sequence[str], settings: Sequence[str]) -> list[str]:
+    """What options of their own say and what `--set` says; refused where they disagree."""
+    said = {key: text for key, _, text in (flag.partition("=") for flag in flags)}
+    for setting in settings:
+        key, sign, text = (part.strip() for part in setting.partition("="))
+        if sign and key in said and _parse_value(text) != _parse_value(said[key]):
+            raise UserError(
+                f"{key} is {_parse_value(said[key])} by its own option and "
+                f"{_parse_value(text)} by --set; leave one of them out"
+            )
+    return [*flags, *settings]
+
+
+def only(section: str, settings: Sequence[str]) -> None:
+    """Refuse settings of other sections than the one that is read: they would change nothing."""
+    for setting in settings:
+        key = setting.partition("=")[0].strip()
+        if key.partition(".")[0] in set(Config.model_fields) - {section}:
+            raise UserError(f"{key} has no effect here; leave it out, or set {section}.KEY")
+
+
 def known_keys() -> list[str]:
     """Every dotted key of the configuration."""
     keys = []

@@ -37,7 +37,11 @@ VERSIONED = ("torch", "numpy", "h5py", "safetensors", "stable-worldmodel", "mujo
 
 @runtime_checkable
 class Progress(Protocol):
-    """How long work tells a person where it is; the command line draws it as a bar."""
+    """How long work tells a person where it is; the command line draws it as a bar.
+
+    A note says what is counted and then, behind a comma, how it goes: "episodes, 900 frames/s". An
+    empty one leaves the last standing.
+    """
 
     def __call__(self, done: int, total: int, note: str = "") -> None: ...
 

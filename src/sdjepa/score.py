@@ -113,8 +113,23 @@ def choose_tasks(data: Episodes, settings: Score, *, trivial: Callable[[Task], b
     episodes = PROTOCOLS[settings.protocol].episodes
     if episodes == "all":
         return lewm_tasks(data.lengths, **shared, seed=settings.seed)
-    held_out = data.episode_ids(episodes)
+    held_out = _held_out(data, settings)
     return strict_tasks(data.lengths, held_out, trivial=trivial, **shared, seed=settings.seed)
+
+
+def _held_out(data: Episodes, settings: Score) -> Int[np.ndarray, "episodes"]:
+    """The episodes a protocol takes its tasks from."""
+    side = PROTOCOLS[settings.protocol].episodes
+    if side == "all":
+        return np.arange(len(data))
+    found = data.episode_ids(side)
+    if not len(found):
+        more = "at least 3 episodes" if len(data) < 3 else f"with collect.{side}_share above 0"
+        raise UserError(
+            f"{data.path} has no {side} episode, and {settings.protocol} takes only those; "
+            f"collect {more}, or say --protocol lewm"
+        )
+    return found
 
 
 def lewm_tasks(
@@ -155,7 +170,8 @@ def strict_tasks(
                 if found:
                     tasks.append(task)
     if len(tasks) < count:
-        raise UserError(_too_few(len(tasks), count, offset, lengths[episodes]))
+        starts = int(np.maximum(lengths[episodes] - offset, 0).sum())
+        raise UserError(_too_few(len(tasks), count, offset, lengths[episodes], of=starts))
     return sorted(tasks, key=lambda task: (task.episode, task.start))
 
 
@@ -163,20 +179,34 @@ def check_room(data: Episodes, settings: Score) -> None:
     """Refuse a score, before any of several is planned, for which the episodes are too short."""
     if "pack" in data.info:
         return
-    episodes = PROTOCOLS[settings.protocol].episodes
-    held_out = episodes != "all"
-    lengths = data.lengths[data.episode_ids(episodes)] if episodes != "all" else data.lengths
-    offset = settings.offset
-    starts = int(np.maximum(lengths - offset, 0).sum()) - (not held_out)
+    lengths, offset = data.lengths[_held_out(data, settings)], settings.offset
+    never = PROTOCOLS[settings.protocol].episodes == "all"  # the last row is
+    starts = int(np.maximum(lengths - offset, 0).sum()) - never
     if starts < settings.tasks:
         raise UserError(_too_few(starts, settings.tasks, offset, lengths))
 
 
-def _too_few(found: int, count: int, offset: int, lengths: np.ndarray) -> str:
-    median = int(np.median(lengths)) if len(lengths) else 0
+def _too_few(
+    found: int, count: int, offset: int, lengths: np.ndarray, *, of: int | None = None
+) -> str:
+    """Why `found` tasks are all there are, of so many starts where some of them were refused."""
+    longest = int(lengths.max(initial=0))
+    if longest <= offset:
+        lower = f"say --offset {longest - 1} or less, or " if longest > 1 else ""
+        return (
+            f"no episode is long enough: a goal {offset} steps after its start needs {offset + 1} "
+            f"rows, the longest has {longest}; {lower}collect longer episodes"
+        )
+    only = f"only {max(found, 0)} of {count} tasks fit"
+    fewer = f"lower --tasks to {found}" if found > 0 else "collect longer episodes"
+    if of is not None and of > found:
+        return (
+            f"{only}: {of - found} of {of} starts are solved at the start or by doing nothing; "
+            f"{fewer if found > 0 else 'raise --offset'}, or collect more episodes"
+        )
     return (
-        f"only {max(found, 0)} of {count} tasks fit: each needs {offset} steps after its start, "
-        f"the median episode has {median} rows. Lower --tasks or --offset, or collect more episodes"
+        f"{only}: each needs {offset} steps after its start, the median episode has "
+        f"{int(np.median(lengths))} rows; {fewer}, lower --offset, or collect more episodes"
     )
 
 

@@ -102,9 +102,7 @@ def _collection(name: str, workers: int, *, seconds: float) -> Iterator[Line]:
     marks: list[tuple[float, int]] = []
     began = time.time()  # as files are dated
 
-    def progress(done: int, total: int, note: str = "") -> None:
-        if not done:  # nothing is made yet
-            return
+    def joined(done: int) -> None:
         marks.append((time.time(), done))
         waited = marks[-1][0] - marks[min(workers, len(marks)) - 1][0]
         if len(marks) >= WAVES * workers and waited >= seconds:
@@ -112,7 +110,7 @@ def _collection(name: str, workers: int, *, seconds: float) -> Iterator[Line]:
 
     with tempfile.TemporaryDirectory() as folder, Writer(Path(folder), image_size=224) as writer:
         with contextlib.suppress(Enough):
-            collecting._join(settings, Path(folder), writer, progress=progress)
+            collecting._join(settings, Path(folder), writer, joined=joined)
         size = sum(path.stat().st_size for path in Path(folder).glob(".episodes*"))
         made = sorted(path.stat().st_mtime for path in Path(folder).glob("part-*"))
     rows, took = marks[-1][1] * (STEPS + 1), marks[-1][0] - began

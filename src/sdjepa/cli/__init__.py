@@ -9,10 +9,9 @@ import sys
 from typing import Any
 
 import typer
-from rich.markup import escape
 
 from sdjepa.cli import begin, bench, build, judge, look, others  # noqa: F401 (each adds its verbs)
-from sdjepa.cli.app import app, console
+from sdjepa.cli.app import app, refuse
 from sdjepa.errors import UserError
 
 # Typer carries a copy of click or uses the one that is installed; this is of whichever it is.
@@ -58,9 +57,3 @@ def misused(error: Any) -> None:
         error.show()
         sys.exit(2)
     refuse(f"{error.format_message().rstrip('.')}; see: {verb} --help")
-
-
-def refuse(message: str) -> None:
-    """Say what is wrong and stop."""
-    console.print(f"[red]error:[/] {escape(message)}", soft_wrap=True)
-    sys.exit(2)

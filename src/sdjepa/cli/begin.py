@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from sdjepa.cli.app import BEGIN, Sets, app, bar, console, said
+from sdjepa.cli.app import BEGIN, Sets, app, bar, console, said, tell
 
 
 @app.command(rich_help_panel=BEGIN)
@@ -30,9 +30,9 @@ def doctor() -> None:
 
     healthy = True
     for finding in examine():
-        mark = "[green]ok[/]  " if finding.ok else "[red]no[/]  "
-        console.print(f"{mark}{finding.what:<22} {finding.found}")
+        mark = "ok" if finding.ok else "no"
+        tell(f"{mark:<6}{finding.what:<22} {finding.found}", indent=29)
         if not finding.ok:
             healthy = False
-            console.print(f"      fix: {finding.fix}")
+            tell(f"      fix: {finding.fix}", indent=11)
     raise typer.Exit(0 if healthy else 1)

@@ -6,12 +6,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sdjepa.cli.app import STAGES, Sets, app, bar, console, said
+from sdjepa.cli.app import STAGES, Sets, app, bar, console, remark, said
 from sdjepa.errors import UserError
 
 if TYPE_CHECKING:
     from sdjepa.config import Config
 
+CollectSets = Annotated[
+    list[str],
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Change one setting, e.g. collect.test_share=0.2."
+    ),
+]
 TrainOn = Annotated[
     Path | None, typer.Option("--data", help="The dataset to train on, instead of the recipe's.")
 ]
@@ -19,7 +25,7 @@ TrainOn = Annotated[
 
 @app.command(rich_help_panel=STAGES)
 def collect(
-    env: Annotated[str, typer.Argument(help="Which of those listed above.")],
+    env: Annotated[str, typer.Argument(help="One of those above.")],
     out: Annotated[Path, typer.Option(help="The directory to write the dataset to.")],
     episodes: Annotated[
         int | None, typer.Option(min=1, help="How many episodes.", show_default="10000")
@@ -47,9 +53,7 @@ def collect(
     ] = None,
     demos: Annotated[
         Path | None,
-        typer.Option(
-            help="Human demonstrations to replay, an .npz or Diffusion Policy's .zarr folder."
-        ),
+        typer.Option(help="Human demonstrations to replay: an .npz, or Diffusion Policy's .zarr."),
     ] = None,
     size: Annotated[
         int | None,
@@ -62,14 +66,15 @@ def collect(
         int | None,
         typer.Option(min=0, help="Processes; 0 = one per core.", show_default="0"),
     ] = None,
-    sets: Sets = [],  # noqa: B006
+    sets: CollectSets = [],  # noqa: B006
 ) -> None:
     """Make a dataset: frames, states and actions of an environment in one HDF5 file.
 
     Environments and who can act in them; the first is the default:
 
     - **tworoom**: expert, random
-    - **pusht**: demos, pusher, random (without demonstrations: pusher)
+    - **pusht**: demos, pusher, random (without demonstrations, given by `--demos` or
+      `$SDJEPA_PUSHT_DEMOS`: pusher)
     - **reacher**: random, expert
     - **cube**: expert, plan, idle, random
 
@@ -89,17 +94,19 @@ def collect(
     """
     from sdjepa.data.collect import collect as work
     from sdjepa.data.writer import CARD, FILE
-    from sdjepa.resolve import resolve
+    from sdjepa.resolve import only, resolve, together
     from sdjepa.runs import read_json
 
-    if episodes is not None and frames is not None:
-        raise UserError("--episodes and --frames both say how much; give one of them")
     numbers = {"episodes": episodes, "frames": frames, "steps": steps, "noise": noise}
     numbers |= {"size": size, "seed": seed, "workers": workers}
     words = {"env": env, "policy": policy, "demos": demos}
     asked = {key: value for key, value in numbers.items() if value is not None}
     asked |= {key: json.dumps(str(value)) for key, value in words.items() if value is not None}
-    settings = resolve(settings=[*(f"collect.{k}={v}" for k, v in asked.items()), *sets]).collect
+    only("collect", sets)
+    flags = [f"collect.{key}={value}" for key, value in asked.items()]
+    settings = resolve(settings=together(flags, sets)).collect
+    if settings.frames and "episodes" in settings.model_fields_set:
+        raise UserError("--episodes and --frames both say how much; give one of them")
     try:
         with bar("collecting") as progress:
             made = work(settings, out, progress=progress)
@@ -108,10 +115,11 @@ def collect(
         raise
     about = read_json(made / CARD)
     size_mb = (made / FILE).stat().st_size / 1e6
-    console.print(
-        f"{about['num_episodes']:,} episodes, {about['num_rows']:,} frames of "
-        f"{about['image_size']} px, {size_mb:,.1f} MB; look at {made / 'card.md'}",
-        soft_wrap=True,
+    none = [side for side in ("validation", "test") if not about["split"][side]]
+    lacks = f" (none for {' or '.join(none)})" if none else ""
+    remark(
+        f"{about['num_episodes']:,} episodes{lacks}, {about['num_rows']:,} frames of "
+        f"{about['image_size']} px, {size_mb:,.1f} MB; look at {made / 'card.md'}"
     )
     said(made)
 
@@ -146,7 +154,7 @@ def train(
 
     sdjepa train --resume runs/a2
     """
-    from sdjepa.resolve import resolve
+    from sdjepa.resolve import resolve, together
 
     if (resume is None) == (recipe is None):
         raise UserError("say either a RECIPE (with --out) or --resume RUN")
@@ -159,7 +167,7 @@ def train(
         return
     flags = [f"train.seed={seed}"] if seed is not None else []
     flags += _at(data)
-    config = resolve(recipe, rung=rung, k=k, settings=[*flags, *sets])
+    config = resolve(recipe, rung=rung, k=k, settings=together(flags, sets))
     if explain:
         from sdjepa.explain import explain as departures
 
@@ -222,6 +230,7 @@ def sweep(
 
     sdjepa sweep R.toml --rungs A2 --k 2 --vary objectives.sigreg_weight=0.09,0.03 --out runs/x
     """
+    from sdjepa.resolve import together
     from sdjepa.train.sweep import members
     from sdjepa.train.sweep import sweep as work
 
@@ -231,7 +240,7 @@ def sweep(
         rungs=rungs.split(","),
         widths=_numbers(k, "--k"),
         seeds=_numbers(seeds, "--seeds"),
-        settings=[*flags, *sets],
+        settings=together(flags, sets),
         vary=vary,
     )
     with bar("training") as progress:

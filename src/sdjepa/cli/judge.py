@@ -2,13 +2,15 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from sdjepa.cli.app import STAGES, DataPath, RunPath, Sets, app, bar, console, said
+from sdjepa.cli.app import STAGES, DataPath, PlanSets, RunPath, app, bar, console, said
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from sdjepa.config import Config, Plan, Score
 
 LONGEST_NAME = 28  # that is given a line of a narrow terminal
@@ -39,7 +41,7 @@ def score(
     checkpoint: Annotated[str, typer.Option(help="Which checkpoint.")] = "latest",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     data: DataPath = None,
-    sets: Sets = [],  # noqa: B006
+    sets: PlanSets = [],  # noqa: B006
 ) -> None:
     """Let the run's model plan on recorded tasks and count successes, with floors and intervals.
 
@@ -51,6 +53,7 @@ def score(
     """
     from sdjepa.data.episodes import Episodes
     from sdjepa.data.pack import data_for
+    from sdjepa.runs import read_json
     from sdjepa.score import SWEEP_OFFSETS, check_room
     from sdjepa.scoring.trained import score as work
     from sdjepa.train.checkpoint import load_config
@@ -86,7 +89,7 @@ def score(
                 progress=progress,
             )
         for path in found:
-            _show_score(path)
+            _show_score(read_json(path))
         paths += found
     for path in paths:
         said(path)
@@ -137,15 +140,13 @@ def _each(text: str | None) -> list[str | None]:
     return [None] if text is None else [part.strip() for part in text.split(",")]
 
 
-def _show_score(path: Path) -> None:
+def _show_score(result: dict[str, Any], *, to: "Console" = console) -> None:
+    """A table of who solved how much; which tasks these were, as a hash, is in the file."""
     from rich.table import Table
 
-    from sdjepa.runs import read_json
-
-    result = read_json(path)
-    title = f"{result['env']}, {result['num_tasks']} tasks {result['tasks_hash']}, "
-    title += f"{result['protocol']} {result['protocol_hash']}"
-    table = Table(title=title)
+    table = Table(
+        title=f"{result['env']}, {result['num_tasks']} tasks, protocol {result['protocol']}"
+    )
     for head in ("who acts", "success %", "95 % interval"):
         table.add_column(head, justify="left" if head == "who acts" else "right")
     rows = {}
@@ -157,15 +158,17 @@ def _show_score(path: Path) -> None:
         rows[name] = (rate, result["floors_wilson95"][name])
     for name, (rate, (low, high)) in rows.items():
         table.add_row(name, f"{rate:.1f}", f"{low:.1f} to {high:.1f}")
-    console.print(table)
+    to.print(table)
     if result["protocol_departures"]:
-        console.print(f"not the frozen protocol: {', '.join(result['protocol_departures'])}")
+        to.print(f"not the frozen protocol: {', '.join(result['protocol_departures'])}")
 
 
 @app.command(rich_help_panel=STAGES)
 def floors(
     data: Annotated[Path, typer.Argument(metavar="DATA", help="A dataset.")],
-    out: Annotated[Path, typer.Option(help="Where to write the result, a JSON file.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Also write it, with every task, to this JSON file.")
+    ] = None,
     protocol: Annotated[str, typer.Option(help="`lewm` or `strict`.")] = "lewm",
     offset: Annotated[int, typer.Option(help="Steps from start to goal.")] = 25,
     tasks: Annotated[int | None, typer.Option(help="How many tasks.")] = None,
@@ -174,8 +177,17 @@ def floors(
 ) -> None:
     """What doing nothing, acting at random and replaying achieve on a dataset's tasks; no model.
 
+    - **noop** does nothing
+    - **random** draws every action uniformly from the action space
+    - **gaussian** draws it with the mean and the standard deviation of recorded training actions
+    - **replay** takes the recorded actions from start to goal
+
+    sdjepa floors data/small --protocol strict --tasks 50
+
     sdjepa floors data/small --protocol strict --tasks 50 --out floors.json
     """
+    from rich.console import Console
+
     from sdjepa.resolve import resolve
     from sdjepa.runs import write_json
     from sdjepa.scoring.floors import measure_floors
@@ -183,7 +195,12 @@ def floors(
     asked = {"offset": offset, "seed": seed, "workers": workers, "tasks": tasks}
     flags = [f"score.{key}={value}" for key, value in asked.items() if value is not None]
     settings = resolve(settings=[f"score.protocol={protocol}", *flags]).score
-    _show_score(write_json(out, measure_floors(data, settings)))
+    found = measure_floors(data, settings)
+    if out is None:
+        _show_score(found, to=Console())
+        return
+    write_json(out, found)
+    _show_score(found)
     said(out)
 
 
@@ -205,7 +222,7 @@ def ceiling(
     workers: Annotated[int, typer.Option(help="Planning processes; 0 is one per core.")] = 0,
     seed: Annotated[int, typer.Option(help="Chooses tasks and candidates.")] = 42,
     manifest: Annotated[Path | None, typer.Option(help="Exactly the tasks of this file.")] = None,
-    sets: Sets = [],  # noqa: B006
+    sets: PlanSets = [],  # noqa: B006
 ) -> None:
     """What the planner reaches when its model is the simulator itself; no training, no pixels.
 
@@ -233,7 +250,8 @@ def ceiling(
             manifest=manifest,
             progress=progress,
         )
-    _show_score(write_json(out, result))
+    write_json(out, result)
+    _show_score(result)
     said(out)
 
 

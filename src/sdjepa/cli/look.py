@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from sdjepa.cli.app import STAGES, DataPath, RunPath, Sets, Split, app, bar, console, said
+from sdjepa.cli.app import STAGES, DataPath, PlanSets, RunPath, Split, app, bar, console, said
 from sdjepa.errors import UserError
 
 
@@ -76,7 +76,7 @@ def watch(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "cpu",
     seed: Annotated[int, typer.Option(help="Chooses the tasks.")] = 0,
     data: DataPath = None,
-    sets: Sets = [],  # noqa: B006
+    sets: PlanSets = [],  # noqa: B006
 ) -> None:
     """Watch the planner act live in a browser, interfere, and see its compass jump.
 

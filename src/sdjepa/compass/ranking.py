@@ -80,7 +80,7 @@ def ranking(
                 rng = numpy_stream(seed, "compass", "ranking", kind, task.episode, task.start)
                 actions = _candidates(planner, source, task, kind, candidates, rng=rng)
                 found.append(_read(planner, env, source, task, actions))
-                progress(number + 1, len(picked), f"ranking, {kind}")
+                progress(number + 1, len(picked), f"tasks, ranking {kind}")
             results[kind], nulls[kind] = summarise(found, seed=seed)
     finally:
         env.close()

@@ -134,7 +134,7 @@ def encode_rows(
             if number + 1 < len(pieces):
                 coming = pool.submit(read, pieces[number + 1])
             found.append(encode(frames))
-            progress(number + 1, len(pieces), "encoding")
+            progress(number + 1, len(pieces), "batches, encoding")
     cuts = np.cumsum([own.stop - own.start for own in rows])[:-1]
     return np.split(np.concatenate(found), cuts)
 

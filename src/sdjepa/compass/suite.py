@@ -159,7 +159,7 @@ def compass(
         }
         written = []
         for number, name in enumerate(names):
-            progress(number, len(names), name)
+            progress(number, len(names), f"diagnostics, {name}")
             record = _record(_ALL[name](case), facts)
             record["published"] = published(
                 name, source.env, config=config, episodes=len(chosen), split=split
@@ -170,7 +170,7 @@ def compass(
                 found = _ALL[name](beside)
                 record["against"] = {"run": against.resolve().name, **_outcome(found)}
             written.append(write_json(folder / f"{name}.json", rounded(record)))
-        progress(len(names), len(names), "done")
+        progress(len(names), len(names), "diagnostics")
     return written
 
 

@@ -1,10 +1,10 @@
 """The numbers of a data card in, the page people read out."""
 
-import shlex
 from pathlib import Path
 from typing import Any
 
 from sdjepa.config import Collect
+from sdjepa.data.again import command
 from sdjepa.envs.base import NAMES, env_class
 from sdjepa.statistics import wilson95
 
@@ -104,37 +104,11 @@ def _made_by(record: dict[str, Any]) -> list[tuple[str, str]]:
     """The command that makes it again, of what was collected."""
     if (record["collect"] or {}).get("env") not in NAMES:
         return []
-    again = f"`{collect_command(record['collect'])}`"
+    settings = Collect.model_validate(record["collect"])
+    # By its name alone: where a file of demonstrations lay says nothing elsewhere.
+    settings = settings.model_copy(update={"demos": Path(settings.demos).name})
+    again = f"`{command(settings, Path('DIR'))}`"
     return [("Made by", f"{again}, then converted" if record["converted"] else again)]
-
-
-def collect_command(settings: dict[str, Any]) -> str:
-    """How a collection with these recorded settings is asked for; defaults are left out.
-
-    Demonstrations go by their file's name alone: where they lay says nothing elsewhere.
-    """
-    usual = Collect().model_dump()
-    settings = usual | settings
-    other = {key: value for key, value in settings.items() if value != usual.get(key)}
-    words = ["sdjepa", "collect", settings["env"], "--episodes", str(settings["episodes"])]
-    if "steps" in other:
-        words += ["--steps", str(other["steps"])]
-    demos = Path(settings.get("demos") or "").name
-    # Whether demonstrations are the default depends on the machine, unless they are given.
-    default = env_class(settings["env"]).policies[0]
-    if settings["policy"] != default or (settings["policy"] == "demos" and not demos):
-        words += ["--policy", settings["policy"]]
-    if "noise" in other:
-        words += ["--noise", f"{other['noise']:g}"]
-    if demos:
-        words += ["--demos", demos]
-    if "size" in other:
-        words += ["--size", str(other["size"])]
-    words += ["--seed", str(settings["seed"])]
-    for key in ("shadow", "validation_share", "test_share"):
-        if key in other:
-            words += ["--set", f"collect.{key}={other[key]}"]
-    return shlex.join([*words, "--out", "DIR"])
 
 
 def _policy(record: dict[str, Any]) -> list[tuple[str, str]]:

@@ -7,15 +7,16 @@ dataset. A killed collection is continued by the same command: parts that exist 
 
 import functools
 import shutil
-import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 from sdjepa.config import MANY, Collect
 from sdjepa.data.card import card
-from sdjepa.data.crew import Crew
+from sdjepa.data.crew import Count, Crew
 from sdjepa.data.parts import is_whole, read_part, write_part
+from sdjepa.data.tally import Tally
 from sdjepa.data.writer import FILE, Packed, Packing, Writer, make_split, refuse_taken
 from sdjepa.envs.base import NATIVE_SIZE, Env, env_class, make, reduce
 from sdjepa.errors import UserError
@@ -81,6 +82,12 @@ def _complete(settings: Collect) -> Collect:
             f"policy {policy} of {env.name} replays no demonstrations; leave --demos out"
             + (", or say --policy demos" if "demos" in env.policies else "")
         )
+    if policy in env.noiseless and settings.noise != Collect.model_fields["noise"].default:
+        noisy = next((name for name in env.policies if name not in env.noiseless), None)
+        raise UserError(
+            f"policy {policy} has no noise; leave --noise out"
+            + (f", or say --policy {noisy}" if noisy else "")
+        )
     if settings.size > NATIVE_SIZE:
         raise UserError(f"--size {settings.size} exceeds the environment's {NATIVE_SIZE} pixels")
     episodes = settings.episodes
@@ -125,32 +132,40 @@ def _part_rows(settings: Collect) -> int:
     return env_class(settings.env).rows_between_saves
 
 
-def _join(settings: Collect, parts: Path, writer: Writer, *, progress: Progress) -> list[int]:
-    """Have every part made and written, in order; how often each episode reached its goal."""
+def _join(
+    settings: Collect,
+    parts: Path,
+    writer: Writer,
+    *,
+    progress: Progress = silent,
+    joined: Callable[[int], None] = lambda episodes: None,
+) -> list[int]:
+    """Have every part made and written, in order; how often each episode reached its goal.
+
+    `progress` hears of episodes that are made, `joined` how many are written after each part.
+    """
     size = max(1, _part_rows(settings) // (settings.steps + 1))
     groups = [
         range(first, min(first + size, settings.episodes))
         for first in range(0, settings.episodes, size)
     ]
+    paths = [parts / f"part-{i:06d}" for i in range(len(groups))]
     reached: list[int] = []
-    began, fresh = time.monotonic(), 0
-    progress(0, settings.episodes)
-    crew: Crew[tuple[Path, bool]] = Crew(settings.workers, jobs=len(groups))
+    crew: Crew[Path] = Crew(settings.workers, jobs=len(groups))
+    tally = Tally([len(g) for g in groups], [path.exists() for path in paths], crew.counts)
+    look = functools.partial(tally.tell, progress)
+    look()
     with crew:
         jobs = [
-            crew.submit(_make_part, settings, group, parts / f"part-{i:06d}")
-            for i, group in enumerate(groups)
+            crew.submit(_make_part, settings, group, path)
+            for group, path in zip(groups, paths, strict=True)
         ]
         for group, job in zip(groups, jobs, strict=True):
-            path, made = crew.wait(job)
-            rows = 0
-            for episode, goals in read_part(path):
+            for episode, goals in read_part(crew.wait(job, look=look)):
                 writer.add(episode)
                 reached.append(goals)
-                rows += len(episode.frames)
-            fresh += rows * made
-            rate = fresh / max(time.monotonic() - began, 1e-9)
-            progress(group.stop, settings.episodes, f"{rate:,.0f} frames/s")
+            look()
+            joined(group.stop)
     return reached
 
 
@@ -160,13 +175,18 @@ def _env(name: str, shadow: int) -> Env:
     return make(name, shadow=shadow)
 
 
-def _make_part(settings: Collect, group: range, path: Path) -> tuple[Path, bool]:
-    """Record the episodes of `group` into `path`; says whether that was still to do."""
+def _make_part(settings: Collect, group: range, path: Path, count: Count) -> Path:
+    """Record the episodes of `group` into `path`, unless they are there."""
     if is_whole(path):
-        return path, False
+        return path
     env = _env(settings.env, settings.shadow)
-    write_part(path, [record(env, settings, episode) for episode in group])
-    return path, True
+    episodes, rows = [], 0
+    for episode in group:
+        episodes.append(record(env, settings, episode))
+        rows += len(episodes[-1][0].frames)
+        count(len(episodes), rows)
+    write_part(path, episodes)
+    return path
 
 
 def record(env: Env, settings: Collect, episode: int) -> tuple[Packed, int]:

@@ -1,4 +1,8 @@
-"""Worker processes that end with the one that started them: work in, results out, in order."""
+"""Worker processes that end with the one that started them: work in, results out, in order.
+
+A job may say how far it is: two numbers in memory that all processes share, written by the worker
+whenever it likes and read when somebody looks. Nothing is sent, nothing waits.
+"""
 
 import contextlib
 import functools
@@ -8,17 +12,22 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import wait as wait_for
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import forkserver
+from multiprocessing import forkserver, sharedctypes
 from multiprocessing.connection import wait
 from typing import Any, Generic, TypeVar
 
+import numpy as np
 import torch
+from jaxtyping import Int
 
 from sdjepa.errors import UserError
 
 Result = TypeVar("Result")
-Job = Future[Result] | Callable[[], Result]
+Count = Callable[[int, int], None]  # how far a job is: (episodes, rows)
+Job = Future[Result] | Callable[[Callable[[], None]], Result]
+LOOK_S = 0.3  # between two looks at the counts while waiting for a job
 
 
 class Crew(Generic[Result]):
@@ -28,6 +37,13 @@ class Crew(Generic[Result]):
         """`workers`: 0 = one per core; never more than there are jobs."""
         self._size = min(workers or os.cpu_count() or 1, jobs)
         self._pool: ProcessPoolExecutor | None = None
+        self._shared = sharedctypes.RawArray("q", 2 * jobs)
+        self._submitted = 0
+
+    @property
+    def counts(self) -> Int[np.ndarray, "jobs 2"]:
+        """What every job has counted so far; one writer each, so that no lock can be left held."""
+        return np.frombuffer(self._shared, dtype=np.int64).reshape(-1, 2)
 
     def __enter__(self) -> "Crew[Result]":
         if self._size > 1:
@@ -37,7 +53,9 @@ class Crew(Generic[Result]):
             context.set_forkserver_preload(["sdjepa.data.collect"])
             with _undisturbed(deaf=True):
                 forkserver.ensure_running()
-            self._pool = ProcessPoolExecutor(self._size, mp_context=context, initializer=begin)
+            self._pool = ProcessPoolExecutor(
+                self._size, mp_context=context, initializer=_begin, initargs=(self._shared,)
+            )
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
@@ -49,19 +67,60 @@ class Crew(Generic[Result]):
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def submit(self, work: Callable[..., Result], *arguments: Any) -> Job[Result]:
+        """`work` is called with the arguments and, behind them, a `Count`."""
+        number, self._submitted = self._submitted, self._submitted + 1
         if self._pool is None:
-            return functools.partial(work, *arguments)
+            return functools.partial(_here, self.counts[number], work, arguments)
         with _undisturbed():
-            return self._pool.submit(work, *arguments)
+            return self._pool.submit(_work, number, work, *arguments)
 
-    def wait(self, job: Job[Result]) -> Result:
+    def wait(self, job: Job[Result], *, look: Callable[[], None] = lambda: None) -> Result:
+        """A job's result; `look` is called now and then, when `counts` may have changed."""
         try:
-            return job.result() if isinstance(job, Future) else job()
+            if not isinstance(job, Future):
+                return job(look)
+            while not job.done():
+                wait_for([job], timeout=LOOK_S)
+                look()
+            return job.result()
         except BrokenProcessPool as error:
             raise UserError(
                 "a worker was killed, perhaps for lack of memory; run the same command again to "
                 "continue, with fewer --workers if it happens twice"
             ) from error
+
+
+def _here(
+    counts: Int[np.ndarray, "2"],
+    work: Callable[..., Result],
+    arguments: tuple[Any, ...],
+    look: Callable[[], None],
+) -> Result:
+    """A job in this process, looked at whenever it counts."""
+
+    def count(episodes: int, rows: int) -> None:
+        counts[:] = episodes, rows
+        look()
+
+    return work(*arguments, count)
+
+
+_counts = np.zeros((0, 2), dtype=np.int64)  # in a worker process: its crew's
+
+
+def _begin(shared: Any) -> None:
+    global _counts
+    begin()
+    _counts = np.frombuffer(shared, dtype=np.int64).reshape(-1, 2)
+
+
+def _work(number: int, work: Callable[..., Result], *arguments: Any) -> Result:
+    """A job in a worker process."""
+
+    def count(episodes: int, rows: int) -> None:
+        _counts[number] = episodes, rows
+
+    return work(*arguments, count)
 
 
 def begin() -> None:

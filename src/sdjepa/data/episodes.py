@@ -7,6 +7,7 @@ A dataset is a directory with `episodes.h5` and `dataset.json`, or anything else
 whose description is then made on opening. Columns are read whole and kept, frames when asked for.
 """
 
+import functools
 import hashlib
 import json
 import os
@@ -20,6 +21,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float, Int, UInt8
 
+from sdjepa.data.again import make_again
 from sdjepa.data.described import read_described
 from sdjepa.data.hdf5 import Hdf5Store
 from sdjepa.data.layout import Store, reduce_frames
@@ -82,7 +84,7 @@ class Episodes:
                 f"no dataset at {path}; {meant}make one with: sdjepa collect ENV --out {path}"
             )
         if (path / FILE).exists():
-            store = Hdf5Store(path / FILE)
+            store = Hdf5Store(path / FILE, again=functools.partial(make_again, path))
             return Episodes(path, store, read_described(path / CARD, store), size=size, env=env)
         if (path / ".collect").exists():
             raise UserError(
@@ -91,7 +93,10 @@ class Episodes:
         if path.is_dir() and not any(path.iterdir()):
             raise UserError(f"{path} is empty; make it with: sdjepa collect ENV --out {path}")
         if (path / CARD).exists():
-            raise UserError(f"{path} has {CARD} but no {FILE}; restore it, or collect it again")
+            raise UserError(
+                f"{path} has {CARD} but no {FILE}; restore it, or "
+                + (make_again(path) or "make the dataset again")
+            )
         refuse_parent(path)
         return Episodes(path, open_store(path), size=size, env=env)
 

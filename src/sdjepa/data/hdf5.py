@@ -2,6 +2,7 @@
 
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,25 +11,34 @@ import numpy as np
 import zstandard
 from jaxtyping import Int, UInt8
 
-from sdjepa.data.layout import ANEW, DAMAGE, DERIVED, PIXELS, check_structure, first_line, runs
+from sdjepa.data.layout import DAMAGE, DERIVED, PIXELS, first_line, misplaced, runs
 from sdjepa.data.writer import ZSTD_FILTER
 from sdjepa.errors import UserError
 
 _INDEX = ("ep_len", "ep_offset")
+_NEEDED = {  # and how one writes what lacks
+    PIXELS: "uint8 frames, (rows, height, width, 3)",
+    "action": "floats, (rows, dims), one row for each frame",
+    "ep_len": "how many rows each episode has",
+    "ep_offset": "the running sum of ep_len, from 0",
+}
+_COPY = "copy or download it again"  # what helps where bytes are wrong
 _FEW = 1024  # frames found one by one (12 us each) before all are looked up at once (3 us each)
 
 
 class Hdf5Store:
     """One HDF5 file in LeWM's layout."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, again: Callable[[], str] = lambda: "") -> None:
+        """`again` says how a file of ours is made once more; somebody else's is to be mended."""
         self._path = path
+        self._again = again
         try:
             # Not in stable-worldmodel's SWMR mode: HDF5 then reads a truncated file for ever.
             self._file = h5py.File(path, "r")
         except OSError as error:
             raise UserError(
-                f"{path} is truncated or no HDF5 file ({first_line(error)}); {ANEW}"
+                f"{path} is truncated or no HDF5 file ({first_line(error)}); {self._mend(_COPY)}"
             ) from error
         try:
             self._open()
@@ -37,7 +47,15 @@ class Hdf5Store:
             raise
         except DAMAGE as error:
             self._file.close()
-            raise UserError(f"{path} is damaged ({first_line(error)}); {ANEW}") from error
+            raise UserError(
+                f"{path} is damaged ({first_line(error)}); {self._mend(_COPY)}"
+            ) from error
+
+    def _mend(self, remedy: str) -> str:
+        return self._again() or remedy
+
+    def _wrong(self, found: str, remedy: str) -> UserError:
+        return UserError(f"{self._path}: {found}; {self._mend(remedy)}")
 
     def _open(self) -> None:
         self._stored = self._find_columns()
@@ -57,7 +75,7 @@ class Hdf5Store:
     def _whole_numbers(self, name: str) -> Int[np.ndarray, "episodes"]:
         found = self.column(name)
         if not np.isfinite(found).all() or (found % 1).any():
-            raise UserError(f"{self._path}: {name} are not whole numbers; {ANEW}")
+            raise self._wrong(f"{name} are not whole numbers", "store it as integers")
         return found.astype(np.int64)
 
     def _find_columns(self) -> dict[str, h5py.Dataset]:
@@ -69,10 +87,10 @@ class Hdf5Store:
                 found[name.replace("/", "_")] = item
 
         self._file.visititems(visit)
-        for needed in (PIXELS, "action", *_INDEX):
+        for needed, what in _NEEDED.items():
             if needed not in found:
                 have = ", ".join(sorted(found)) or "none"
-                raise UserError(f"{self._path} has no column {needed!r}; it has {have}; {ANEW}")
+                raise self._wrong(f"no column {needed!r}, it has {have}", f"write it: {what}")
         # Other pictures than the camera's, a goal's say, are no state.
         return {
             name: stored
@@ -82,28 +100,33 @@ class Hdf5Store:
 
     def _check(self) -> None:
         shape, action = self._pixels.shape, self._stored["action"]
-        if self._pixels.dtype != np.uint8 or len(shape) != 4 or shape[3] != 3 or 0 in shape[1:]:
-            raise UserError(
-                f"{self._path}: pixels are {self._pixels.dtype} {shape}, "
-                f"needed uint8 (rows, H, W, 3); write them so, or {ANEW}"
+        if remedies := _frames_amiss(shape, self._pixels.dtype):
+            raise self._wrong(
+                f"pixels are {self._pixels.dtype} {shape}, needed uint8 (rows, height, width, 3)",
+                remedies,
             )
         if action.dtype.kind != "f" or action.ndim != 2 or not action.shape[1]:
-            raise UserError(
-                f"{self._path}: action is {action.dtype} {action.shape}, "
-                f"needed float (rows, dims); write it so, or {ANEW}"
+            raise self._wrong(
+                f"action is {action.dtype} {action.shape}, needed float (rows, dims)",
+                "store it so, one row for each frame",
             )
         for name in self.shapes:
             rows = self._stored[name].shape[0]
             if rows != shape[0]:
-                raise UserError(f"{self._path}: {name} has {rows} rows, pixels {shape[0]}; {ANEW}")
-        check_structure(self, num_rows=shape[0], path=self._path)
+                raise self._wrong(
+                    f"{name} has {rows} rows, pixels {shape[0]}",
+                    f"write one row of {name} for each frame, or leave it out",
+                )
+        if wrong := misplaced(self.lengths, self.offsets, num_rows=shape[0]):
+            raise self._wrong(*wrong)
 
     def column(self, name: str) -> np.ndarray:
         try:
             return np.asarray(self._stored[name][:])
         except DAMAGE as error:
             raise UserError(
-                f"{self._path}: column {name!r} is damaged ({first_line(error)}); {ANEW}"
+                f"{self._path}: column {name!r} is damaged ({first_line(error)}); "
+                f"{self._mend(_COPY)}"
             ) from error
 
     def decode(self, rows: np.ndarray, out: np.ndarray) -> None:
@@ -117,7 +140,7 @@ class Hdf5Store:
         except DAMAGE as error:
             said = f"frames of {self._path} cannot be read ({first_line(error)})"
             if self._ours:
-                raise UserError(f"{said}: the file is damaged; {ANEW}") from error
+                raise UserError(f"{said}: the file is damaged; {self._mend(_COPY)}") from error
             raise UserError(
                 f"{said}: the file is damaged, or its compression needs: pip install hdf5plugin"
             ) from error
@@ -159,6 +182,20 @@ class Hdf5Store:
 
     def close(self) -> None:
         self._file.close()
+
+
+def _frames_amiss(shape: tuple[int, ...], kind: np.dtype) -> str:
+    """What to do with frames that are stored in another way; nothing where all is well."""
+    steps = []
+    if kind != np.uint8:
+        steps.append("store them as uint8, 0 to 255")
+    if len(shape) == 4 and shape[1] == 3 != shape[3]:
+        steps.append("transpose to (rows, height, width, 3)")
+    elif len(shape) != 4 or shape[3] != 3:
+        steps.append("store three colours as the last axis: (rows, height, width, 3)")
+    elif 0 in shape[1:]:
+        steps.append("store frames with pixels in them")
+    return ", and ".join(steps)
 
 
 def decompress(chunks: list[bytes], out: UInt8[np.ndarray, "n height width 3"]) -> None:

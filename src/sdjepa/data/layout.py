@@ -1,19 +1,15 @@
 """What every store of rows and frames has in common: its shape, its checks, stretches of rows."""
 
 import itertools
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 import zstandard
 from jaxtyping import Int, UInt8
 
-from sdjepa.errors import UserError
-
 PIXELS = "pixels"
 # Bookkeeping whose meaning differs between writers; the episode structure gives it anew.
 DERIVED = {"ep_idx", "episode_idx", "step_idx"}
-ANEW = "make another with: sdjepa collect ENV --out DIR"
 # What reading a damaged file raises: RuntimeError is HDF5's, an address may be beyond any file.
 DAMAGE = (OSError, ValueError, IndexError, OverflowError, RuntimeError, zstandard.ZstdError)
 
@@ -37,18 +33,42 @@ class Store(Protocol):
     def close(self) -> None: ...
 
 
-def check_structure(store: Store, *, num_rows: int, path: Path) -> None:
-    """Refuse an episode structure that does not cover existing rows."""
-    lengths, offsets = store.lengths, store.offsets
+def misplaced(
+    lengths: Int[np.ndarray, "..."], offsets: Int[np.ndarray, "..."], *, num_rows: int
+) -> tuple[str, str] | None:
+    """What is wrong with an episode structure, and what to do about it.
+
+    Episodes must cover the rows one after another. None where they do.
+    """
+    if lengths.ndim != 1 or offsets.ndim != 1:
+        return (
+            f"ep_len has the shape {lengths.shape}, ep_offset {offsets.shape}",
+            "write one number per episode into each",
+        )
+    if len(lengths) != len(offsets):
+        return (
+            f"ep_len has {len(lengths)} entries, ep_offset {len(offsets)}",
+            "write one number per episode into each",
+        )
     if not len(lengths):
-        raise UserError(f"{path} holds no episode; {ANEW}")
-    if lengths.ndim != 1 or lengths.shape != offsets.shape or (lengths < 1).any():
-        raise UserError(f"{path}: ep_len and ep_offset do not describe episodes; {ANEW}")
-    ends = offsets + lengths
-    if offsets.min() < 0 or ends.max() > num_rows:
-        raise UserError(f"{path}: episodes reach row {ends.max()} of {num_rows}; {ANEW}")
-    if ends[-1] != num_rows or not np.array_equal(offsets[1:], ends[:-1]) or offsets[0]:
-        raise UserError(f"{path}: episodes leave rows out, or are not in order; {ANEW}")
+        return "it holds no episode", "put some in"
+    if (lengths < 1).any():
+        which = int(np.argmax(lengths < 1))
+        return (
+            f"episode {which} has {lengths[which]} rows",
+            "leave it out of ep_len and ep_offset",
+        )
+    due = np.concatenate([[0], np.cumsum(lengths)[:-1]])
+    if (offsets != due).any():
+        which = int(np.argmax(offsets != due))
+        return (
+            f"episode {which} begins at row {offsets[which]}, and row {due[which]} is next",
+            "write episodes one after another, with ep_offset the running sum of ep_len, from 0",
+        )
+    end = int(lengths.sum())
+    if end != num_rows:
+        return f"the episodes of ep_len end at row {end} of {num_rows}", "correct ep_len"
+    return None
 
 
 def runs(rows: np.ndarray) -> list[tuple[int, int]]:

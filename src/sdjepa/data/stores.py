@@ -23,8 +23,8 @@ from sdjepa.data.layout import (
     DERIVED,
     PIXELS,
     Store,
-    check_structure,
     first_line,
+    misplaced,
     runs,
 )
 from sdjepa.errors import UserError
@@ -82,7 +82,8 @@ class LibraryStore:
             if name not in (PIXELS, *DERIVED) and value.ndim < 4 and value.dtype.kind in "fiub"
         }
         self.shapes = {ours: first[name].shape[1:] for ours, name in self._names.items()}
-        check_structure(self, num_rows=int(self.lengths.sum()), path=path)
+        if wrong := misplaced(self.lengths, self.offsets, num_rows=int(self.lengths.sum())):
+            raise UserError(f"{path}: {'; '.join(wrong)}")
 
     def _chunk(self, episode: int, start: int, stop: int) -> dict[str, np.ndarray]:
         wanted = (np.array([value]) for value in (episode, start, stop))

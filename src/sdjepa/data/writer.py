@@ -29,6 +29,8 @@ ZSTD_LEVEL = 3
 FORMAT = 1
 FILE = "episodes.h5"
 CARD = "dataset.json"
+PARTIAL = f".{FILE}.partial"
+DATASETS_HAVE = (FILE, ".collect", "meta/info.json")  # ours, one that is being made, LeRobot's
 SPLITS = ("train", "validation", "test")
 
 
@@ -86,16 +88,19 @@ def pack(
 
 
 def refuse_taken(out: Path) -> None:
-    """Refuse a place that holds a dataset, or what would be written over."""
+    """Refuse a place that holds anything, a dataset or not, or lies inside a dataset."""
     if (out / FILE).exists():
         raise UserError(f"{out} already holds a dataset; remove it or choose another place")
     if out.resolve() == Path.cwd():
         raise UserError("the dataset would lie among the files here; name a folder of its own")
-    for name in (CARD, "card.json", "card.md", "card.png"):
-        if (out / name).exists():
-            raise UserError(
-                f"{out / name} would be written over; remove it or choose another place"
-            )
+    for above in out.resolve().parents:
+        if any((above / name).exists() for name in DATASETS_HAVE):
+            raise UserError(f"{out} lies inside the dataset {above}; choose a place outside it")
+    # What a writer that was killed left behind is written anew.
+    others = {each.name for each in out.iterdir()} - {PARTIAL} if out.is_dir() else set()
+    if others:
+        first = ", ".join(sorted(others)[:3]) + (", ..." if len(others) > 3 else "")
+        raise UserError(f"{out} holds other files ({first}); name a folder of its own")
 
 
 class Writer:
@@ -105,7 +110,7 @@ class Writer:
         self._out = out
         self._size = image_size
         self._compress = compress
-        self._temporary = out / f".{FILE}.partial"
+        self._temporary = out / PARTIAL
         self._lengths: list[int] = []
         self._columns: dict[str, list[np.ndarray]] = {}
         self._digests: list[np.ndarray] = []
@@ -265,13 +270,21 @@ def action_moments(action: np.ndarray, rows: np.ndarray) -> dict[str, list[float
 
 def make_split(num_episodes: int, *, seed: int, validation: float, test: float) -> dict[str, Any]:
     """A seeded split by episode; of three or more, every share above 0 gets at least one."""
+    if validation + test >= 1:
+        raise UserError(
+            f"collect.validation_share and collect.test_share add up to {validation + test:g} and "
+            "must stay below 1: the rest is for training"
+        )
     order = numpy_stream(seed, "split").permutation(num_episodes)
     counts = [
         0 if share == 0 or num_episodes < 3 else max(1, round(share * num_episodes))
         for share in (validation, test)
     ]
     if sum(counts) >= num_episodes and num_episodes:
-        raise UserError(f"{num_episodes} episodes leave none for training; collect more")
+        raise UserError(
+            f"shares of {validation:g} and {test:g} of {num_episodes} episodes leave none for "
+            "training; lower collect.validation_share or collect.test_share, or collect more"
+        )
     ends = np.cumsum(counts)
     parts = {
         "validation": order[: ends[0]],

@@ -141,7 +141,7 @@ class BatchPlanner:
                 accelerate=accelerate,
             )
             plans.append(SOLVERS[settings.solver](problem, settings))
-            progress(min(low + size, tasks), tasks)
+            progress(min(low + size, tasks), tasks, "plans")
         return Plan(
             actions=torch.cat([plan.actions for plan in plans]),
             best_cost=_join([plan.best_cost for plan in plans]),

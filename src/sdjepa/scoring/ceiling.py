@@ -111,7 +111,7 @@ def attempt_all(jobs: Sequence[Job], *, workers: int, progress: Progress = silen
     for number, done in _in_any_order(jobs, workers=min(workers or os.cpu_count() or 1, len(jobs))):
         found[number] = done
         solved = sum(attempt.outcome.success for attempt in found.values())
-        progress(len(found), len(jobs), f"{solved} solved")
+        progress(len(found), len(jobs), f"tasks, {solved} solved")
     return [found[number] for number in range(len(jobs))]
 
 

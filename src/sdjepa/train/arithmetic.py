@@ -69,6 +69,6 @@ class Pace:
 
     def words(self, record: dict[str, float]) -> str:
         """For the progress bar."""
-        said = f"loss {record['loss']:.4f}, {record['frames_per_second']:,.0f} frames/s"
+        said = f"steps, loss {record['loss']:.4f}, {record['frames_per_second']:,.0f} frames/s"
         share = record.get("share_of_chip")
         return said if share is None else f"{said}, {100 * share:.0f} % of the chip"

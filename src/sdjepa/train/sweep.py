@@ -79,7 +79,7 @@ def sweep(wanted: Sequence[Member], out: Path, *, progress: Progress = silent) -
                 raise UserError(
                     f"{run.path} holds a run of other settings; use another --out, or remove it"
                 )
-            tell = _counted(progress, f"run {number}/{len(wanted)} ")
+            tell = _counted(progress, f"run {number}/{len(wanted)}")
             done.append(train(run, resume=begun, feeds=feeds, progress=tell))
         _forget()
     return done
@@ -87,7 +87,8 @@ def sweep(wanted: Sequence[Member], out: Path, *, progress: Progress = silent) -
 
 def _counted(progress: Progress, which: str) -> Progress:
     def tell(done: int, total: int, note: str = "") -> None:
-        progress(done, total, which + note if note else "")
+        unit, _, rest = note.partition(", ")
+        progress(done, total, ", ".join(filter(None, (unit, which, rest))) if note else "")
 
     return tell
 
