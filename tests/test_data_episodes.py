@@ -3,6 +3,8 @@
 import json
 import shlex
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import h5py
@@ -16,6 +18,7 @@ from sdjepa.data.collect import collect
 from sdjepa.data.convert import convert
 from sdjepa.data.episodes import Episodes
 from sdjepa.data.frames import background
+from sdjepa.data.layout import unusable
 from sdjepa.errors import UserError
 from small import foreign
 
@@ -310,3 +313,73 @@ def test_statistics_of_other_peoples_actions_are_of_their_training_episodes(tmp_
         action = action[np.isfinite(action).all(1)]
         assert len(data.episode_ids("train")) < len(data)
         assert np.allclose(data.action_stats().mean, action.mean(0), atol=1e-12)
+
+
+# --- files of others ---
+
+
+def test_a_column_of_many_small_chunks_is_read_as_it_is(tmp_path):
+    """As stable-worldmodel writes them: a row a chunk, of which HDF5 must not be asked at once."""
+    path = foreign(tmp_path / "a.h5", lengths=(1500, 1200))
+    values = np.random.default_rng(0).normal(size=(2700, 3)).astype(np.float32)
+    with h5py.File(path, "r+") as file:
+        file.create_dataset("state", data=values, chunks=(1, 3))
+        file.create_dataset("empty", data=np.zeros((2700, 0)))
+    with Episodes.open(path) as data:
+        assert np.array_equal(data.column("state"), values)
+
+
+def test_what_is_no_row_of_a_state_is_left_out(tmp_path):
+    path = foreign(
+        tmp_path / "a.h5", ep_seed=np.arange(3), depth=np.zeros((12, 64, 64), np.float32)
+    )
+    with Episodes.open(path) as data:
+        assert set(data.columns) == {"action", "proprio", "episode_idx", "step_idx"}
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path):
+    path = foreign(
+        tmp_path / "a.h5", **{"arm/pose": np.zeros((12, 2)), "arm_pose": np.ones((12, 2))}
+    )
+    with pytest.raises(UserError, match="two columns are called 'arm_pose'; rename one"):
+        Episodes.open(path)
+
+
+@pytest.mark.parametrize("column", ["pixels", "action"])
+def test_what_a_plug_in_decodes_is_read_whoever_has_imported_it(tmp_path, column):
+    hdf5plugin = pytest.importorskip("hdf5plugin")
+    path = foreign(tmp_path / "a.h5")
+    with h5py.File(path, "r+") as file:
+        values = file[column][:]
+        del file[column]
+        file.create_dataset(
+            column, data=values, chunks=(4, *values.shape[1:]), **hdf5plugin.Blosc()
+        )
+    script = (
+        "import sys, numpy as np; from pathlib import Path\n"
+        "from sdjepa.data.episodes import Episodes\n"
+        "assert 'hdf5plugin' not in sys.modules\n"
+        f"with Episodes.open(Path({str(path)!r})) as data:\n"
+        "    print(int(data.frames(range(12)).sum()), float(np.nansum(data.column('action'))))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    with Episodes.open(foreign(tmp_path / "b.h5")) as data:
+        whole = int(data.frames(range(12)).sum()), float(np.nansum(data.column("action")))
+    assert done.stdout.split() == [str(number) for number in whole]
+
+
+def test_frames_and_actions_of_another_kind_are_refused_with_what_mends_them():
+    frames, actions = np.zeros((5, 8, 8, 3), np.uint8), np.zeros((5, 2))
+    assert unusable(frames, actions) is None
+    for wrong, right, phrase in (
+        (frames.transpose(0, 3, 1, 2), actions, "transpose to"),
+        (frames[..., 0], actions, "three colours as the last axis"),
+        (frames.astype(float), actions, "as uint8"),
+        (frames, actions[:, 0], "one row for each frame"),
+        (frames, actions.astype(int), "one row for each frame"),
+    ):
+        found = unusable(wrong, right)
+        assert found is not None
+        assert phrase in found[1]

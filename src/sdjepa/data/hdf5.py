@@ -1,5 +1,6 @@
 """One HDF5 file in LeWM's layout, ours included, in any compression."""
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable
@@ -11,7 +12,16 @@ import numpy as np
 import zstandard
 from jaxtyping import Int, UInt8
 
-from sdjepa.data.layout import DAMAGE, DERIVED, PIXELS, first_line, misplaced, runs
+from sdjepa.data.layout import (
+    DAMAGE,
+    DERIVED,
+    PIXELS,
+    first_line,
+    is_state,
+    misplaced,
+    runs,
+    unusable,
+)
 from sdjepa.data.writer import ZSTD_FILTER
 from sdjepa.errors import UserError
 
@@ -23,6 +33,7 @@ _NEEDED = {  # and how one writes what lacks
     "ep_offset": "the running sum of ep_len, from 0",
 }
 _COPY = "copy or download it again"  # what helps where bytes are wrong
+_STRETCH = 1024  # chunks of a column read at a time; HDF5 takes 7 kB of memory for each
 _FEW = 1024  # frames found one by one (12 us each) before all are looked up at once (3 us each)
 
 
@@ -59,10 +70,11 @@ class Hdf5Store:
 
     def _open(self) -> None:
         self._stored = self._find_columns()
-        self.lengths, self.offsets = (self._whole_numbers(name) for name in _INDEX)
         self._pixels = self._stored[PIXELS]
         self.frame_shape = tuple(self._pixels.shape[1:])
         self._ours = self._coded_by_us()
+        self._load_filters()
+        self.lengths, self.offsets = (self._whole_numbers(name) for name in _INDEX)
         self._asked, self._places = 0, None
         self._finding = threading.Lock()
         self.shapes = {
@@ -84,32 +96,49 @@ class Hdf5Store:
         def visit(name: str, item: h5py.Dataset | h5py.Group) -> None:
             if isinstance(item, h5py.Dataset) and item.dtype.kind in "fiub":
                 # A slash makes HDF5 groups; the published files have an underscore there.
-                found[name.replace("/", "_")] = item
+                flat = name.replace("/", "_")
+                if flat in found:
+                    raise self._wrong(f"two columns are called {flat!r}", "rename one of them")
+                found[flat] = item
 
         self._file.visititems(visit)
         for needed, what in _NEEDED.items():
             if needed not in found:
                 have = ", ".join(sorted(found)) or "none"
                 raise self._wrong(f"no column {needed!r}, it has {have}", f"write it: {what}")
-        # Other pictures than the camera's, a goal's say, are no state.
-        return {
-            name: stored
-            for name, stored in found.items()
-            if name not in DERIVED and (name in (PIXELS, *_INDEX) or 0 < stored.ndim < 4)
-        }
+        rows, episodes = found[PIXELS].shape[:1], found[_INDEX[0]].shape
+
+        def is_kept(name: str, stored: h5py.Dataset) -> bool:
+            if name in _NEEDED:
+                return True
+            about_episodes = stored.shape[:1] == episodes != rows
+            return name not in DERIVED and is_state(stored.shape) and not about_episodes
+
+        return {name: stored for name, stored in found.items() if is_kept(name, stored)}
+
+    def _load_filters(self) -> None:
+        """What others compress by has a package that HDF5 knows nothing of until it is imported."""
+        apart = {PIXELS} if self._ours else set()  # these we decode ourselves
+        lists = [
+            stored.id.get_create_plist()
+            for name, stored in self._stored.items()
+            if name not in apart
+        ]
+        wanted = {each.get_filter(i)[0] for each in lists for i in range(each.get_nfilters())}
+        if not all(map(h5py.h5z.filter_avail, wanted)):
+            with contextlib.suppress(ModuleNotFoundError):
+                import hdf5plugin  # noqa: F401 (registers filters)
+        missing = [str(code) for code in sorted(wanted) if not h5py.h5z.filter_avail(code)]
+        if missing:
+            raise UserError(
+                f"{self._path} is compressed by filter {', '.join(missing)} of HDF5, which is not "
+                "here; run: pip install hdf5plugin"
+            )
 
     def _check(self) -> None:
         shape, action = self._pixels.shape, self._stored["action"]
-        if remedies := _frames_amiss(shape, self._pixels.dtype):
-            raise self._wrong(
-                f"pixels are {self._pixels.dtype} {shape}, needed uint8 (rows, height, width, 3)",
-                remedies,
-            )
-        if action.dtype.kind != "f" or action.ndim != 2 or not action.shape[1]:
-            raise self._wrong(
-                f"action is {action.dtype} {action.shape}, needed float (rows, dims)",
-                "store it so, one row for each frame",
-            )
+        if wrong := unusable(self._pixels, action):
+            raise self._wrong(*wrong)
         for name in self.shapes:
             rows = self._stored[name].shape[0]
             if rows != shape[0]:
@@ -121,8 +150,16 @@ class Hdf5Store:
             raise self._wrong(*wrong)
 
     def column(self, name: str) -> np.ndarray:
+        stored = self._stored[name]
         try:
-            return np.asarray(self._stored[name][:])
+            if stored.chunks is None:
+                return np.asarray(stored[()])
+            found = np.empty(stored.shape, stored.dtype)
+            step = _STRETCH * stored.chunks[0]
+            for first in range(0, len(found), step):
+                rows = np.s_[first : first + step]
+                found[rows] = stored[rows]
+            return found
         except DAMAGE as error:
             raise UserError(
                 f"{self._path}: column {name!r} is damaged ({first_line(error)}); "
@@ -141,9 +178,7 @@ class Hdf5Store:
             said = f"frames of {self._path} cannot be read ({first_line(error)})"
             if self._ours:
                 raise UserError(f"{said}: the file is damaged; {self._mend(_COPY)}") from error
-            raise UserError(
-                f"{said}: the file is damaged, or its compression needs: pip install hdf5plugin"
-            ) from error
+            raise UserError(f"{said}: the file is damaged; {_COPY}") from error
 
     def _chunks(self, rows: np.ndarray) -> list[bytes]:
         """Frames as they are stored, several to a piece; many are read past HDF5 and its lock."""
@@ -182,20 +217,6 @@ class Hdf5Store:
 
     def close(self) -> None:
         self._file.close()
-
-
-def _frames_amiss(shape: tuple[int, ...], kind: np.dtype) -> str:
-    """What to do with frames that are stored in another way; nothing where all is well."""
-    steps = []
-    if kind != np.uint8:
-        steps.append("store them as uint8, 0 to 255")
-    if len(shape) == 4 and shape[1] == 3 != shape[3]:
-        steps.append("transpose to (rows, height, width, 3)")
-    elif len(shape) != 4 or shape[3] != 3:
-        steps.append("store three colours as the last axis: (rows, height, width, 3)")
-    elif 0 in shape[1:]:
-        steps.append("store frames with pixels in them")
-    return ", and ".join(steps)
 
 
 def decompress(chunks: list[bytes], out: UInt8[np.ndarray, "n height width 3"]) -> None:

@@ -8,6 +8,7 @@ import zstandard
 from jaxtyping import Int, UInt8
 
 PIXELS = "pixels"
+MOST_NUMBERS = 1024  # in a row of a state; more are a picture of another kind
 # Bookkeeping whose meaning differs between writers; the episode structure gives it anew.
 DERIVED = {"ep_idx", "episode_idx", "step_idx"}
 # What reading a damaged file raises: RuntimeError is HDF5's, an address may be beyond any file.
@@ -31,6 +32,49 @@ class Store(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+def is_state(shape: tuple[int, ...]) -> bool:
+    """Whether a column of this shape holds rows of numbers, and not pictures: goals, depths."""
+    return 0 < len(shape) < 4 and int(np.prod(shape[1:])) <= MOST_NUMBERS
+
+
+class Shaped(Protocol):
+    """An array, in memory or in a file."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> np.dtype: ...
+
+
+def unusable(pixels: Shaped, action: Shaped) -> tuple[str, str] | None:
+    """What is wrong with the kind of frames or actions, and what to do about it; None if nothing.
+
+    Frames are uint8 with their colours last, actions rows of floats.
+    """
+    if remedies := _mend_frames(pixels.shape, pixels.dtype):
+        found = f"pixels are {pixels.dtype} {pixels.shape}, needed uint8 (rows, height, width, 3)"
+        return found, remedies
+    if action.dtype.kind != "f" or len(action.shape) != 2 or not action.shape[1]:
+        return (
+            f"action is {action.dtype} {action.shape}, needed float (rows, dims)",
+            "store it so, one row for each frame",
+        )
+    return None
+
+
+def _mend_frames(shape: tuple[int, ...], kind: np.dtype) -> str:
+    steps = []
+    if kind != np.uint8:
+        steps.append("store them as uint8, 0 to 255")
+    if len(shape) == 4 and shape[1] == 3 != shape[3]:
+        steps.append("transpose to (rows, height, width, 3)")
+    elif len(shape) != 4 or shape[3] != 3:
+        steps.append("store three colours as the last axis: (rows, height, width, 3)")
+    elif 0 in shape[1:]:
+        steps.append("store frames with pixels in them")
+    return ", and ".join(steps)
 
 
 def misplaced(

@@ -24,8 +24,10 @@ from sdjepa.data.layout import (
     PIXELS,
     Store,
     first_line,
+    is_state,
     misplaced,
     runs,
+    unusable,
 )
 from sdjepa.errors import UserError
 
@@ -75,11 +77,15 @@ class LibraryStore:
         for needed in (PIXELS, "action"):
             if needed not in first:
                 raise UserError(f"{path} has no column {needed!r}; it has {', '.join(first)}")
+        if wrong := unusable(_channels_last(first[PIXELS]), first["action"]):
+            raise UserError(f"{path}: {'; '.join(wrong)}")
         self.frame_shape = _channels_last(first[PIXELS]).shape[1:]
         self._names = {
             name.replace("/", "_"): name
             for name, value in first.items()
-            if name not in (PIXELS, *DERIVED) and value.ndim < 4 and value.dtype.kind in "fiub"
+            if name not in (PIXELS, *DERIVED)
+            and is_state(value.shape)
+            and value.dtype.kind in "fiub"
         }
         self.shapes = {ours: first[name].shape[1:] for ours, name in self._names.items()}
         if wrong := misplaced(self.lengths, self.offsets, num_rows=int(self.lengths.sum())):
@@ -144,7 +150,7 @@ def open_store(path: Path) -> Store:
 
 
 def _channels_last(frames: np.ndarray) -> np.ndarray:
-    return frames.transpose(0, 2, 3, 1) if frames.shape[1] == 3 else frames
+    return frames.transpose(0, 2, 3, 1) if frames.ndim == 4 and frames.shape[1] == 3 else frames
 
 
 @functools.cache
