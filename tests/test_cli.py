@@ -196,6 +196,7 @@ def test_in_a_pipe_there_is_a_line_now_and_then_and_one_where_a_stage_ends(
     clock, monkeypatch, capsys
 ):
     with bar("collecting") as tell:
+        clock.now += 2  # before anything is counted
         for done in range(0, 401, 2):
             tell(done, 400, "episodes, 1,900 frames/s")
             clock.now += 0.4
@@ -203,8 +204,8 @@ def test_in_a_pipe_there_is_a_line_now_and_then_and_one_where_a_stage_ends(
             tell(done, 3, "tasks for the data card")
     lines = capsys.readouterr().err.splitlines()
     assert lines == [
-        "collecting: 150 of 400 episodes, 1,900 frames/s, 0:50 left",
-        "collecting: 300 of 400 episodes, 1,900 frames/s, 0:20 left",
+        "collecting: 140 of 400 episodes, 1,900 frames/s, 0:52 left",
+        "collecting: 290 of 400 episodes, 1,900 frames/s, 0:22 left",
         "collecting: 400 of 400 episodes, 1,900 frames/s",
     ]
 

@@ -80,8 +80,8 @@ def _written(title: str) -> Iterator["Progress"]:
         console.print(text.strip(), markup=False, soft_wrap=True)
 
     def end() -> None:
-        # What is over at once, or was broken off, is not worth a line.
-        if stage.done == stage.total and time.monotonic() - stage.began >= WORTH_SAYING_S:
+        # What is over at once, was broken off or has not begun is not worth a line.
+        if 0 < stage.total == stage.done and time.monotonic() - stage.began >= WORTH_SAYING_S:
             line(left="")
 
     def tell(done: int, total: int, note: str = "") -> None:
