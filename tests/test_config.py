@@ -223,3 +223,9 @@ def test_a_recipe_is_understood_and_says_how_to_make_its_data(path: Path):
     )
     assert made in said or "--episodes" not in said
     assert path.stem.split("-")[0] in (collected.env, "demo")
+
+
+@pytest.mark.parametrize("setting", ["rung=A0", "rung = nonsense"])
+def test_a_rung_is_not_changed_by_a_setting_it_has_long_made(setting: str):
+    with pytest.raises(UserError, match=r"cannot change the rung.*--rung A0"):
+        resolve(settings=[setting])

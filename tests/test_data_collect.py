@@ -307,6 +307,10 @@ def test_a_collection_killed_when_only_its_card_was_missing_is_finished(tmp_path
     killed_at("_tidy", few, out)
     assert (out / "episodes.h5").exists()
     assert not (out / "card.md").exists()
+    for part in out.glob(".collect/part-*"):  # as they are, one by one, when it is killed again
+        part.unlink()
+    with pytest.raises(UserError, match="unfinished collection with seed"):
+        collect(few.model_copy(update={"seed": 8}), out)
     collect(few, out)
     assert (out / "card.md").exists()
     assert not (out / ".collect").exists()

@@ -18,6 +18,7 @@ from sdjepa.data.convert import convert
 from sdjepa.data.episodes import Episodes
 from sdjepa.data.frames import frame_store
 from sdjepa.data.pack import write_pack
+from sdjepa.data.writer import Writer, make_split, pack
 from sdjepa.envs import base
 from sdjepa.errors import UserError
 from sdjepa.resolve import resolve
@@ -52,6 +53,27 @@ def test_a_smaller_copy_averages_areas(dataset, tmp_path):
     with Episodes.open(dataset) as ours, Episodes.open(copy) as theirs:
         large = ours.frames([0, 40]).astype(float).reshape(2, 16, 2, 16, 2, 3).mean((2, 4))
         assert np.abs(theirs.frames([0, 40]) - large).max() <= 0.5
+
+
+def test_two_that_write_to_one_place_do_not_mix(dataset, tmp_path):
+    """The second is refused and takes nothing from the first, which finishes."""
+    out = tmp_path / "out"
+    with Episodes.open(dataset) as data:
+        rows = data.rows(0)
+        columns = {name: values for name, values in data.episode(0).items() if name[-4:] != "_idx"}
+        packed = pack(columns, list(data.frames(range(rows.start, rows.stop))))
+        with Writer(out, image_size=32) as first:
+            first.add(packed)
+            with pytest.raises(UserError, match="being written by another process; wait"):
+                Writer(out, image_size=32).__enter__()
+            first.add(packed)
+            first.finish({"env": "tworoom"}, split=make_split(2, seed=0, validation=0, test=0))
+        with pytest.raises(UserError, match="holds a dataset that another process"):
+            Writer(out, image_size=32).__enter__()
+        assert {each.name for each in out.iterdir()} == {"episodes.h5", "dataset.json"}
+        with Episodes.open(out) as made:
+            frames = data.frames(range(rows.start, rows.stop))
+            assert np.array_equal(made.frames(range(made.num_rows)), np.concatenate([frames] * 2))
 
 
 def test_a_failed_conversion_leaves_nothing(dataset, tmp_path):

@@ -129,6 +129,8 @@ def _apply(tree: dict[str, Any], setting: str) -> None:
     key, sign, text = setting.partition("=")
     if not sign:
         raise UserError(f"--set {setting!r} is not of the form section.key=value")
+    if key.strip() == "rung":  # it stands for many settings, which have been made by now
+        raise UserError("--set cannot change the rung; name it when training: --rung A0")
     _put(tree, key.strip(), _parse_value(text.strip()))
 
 

@@ -126,6 +126,12 @@ def code_state() -> dict[str, Any]:
         return {}
 
 
+def cores() -> int:
+    """Processors this process may use; a scheduler may grant fewer than the machine has."""
+    granted = getattr(os, "sched_getaffinity", None)  # Linux has it
+    return len(granted(0)) if granted else os.cpu_count() or 1
+
+
 def provenance() -> dict[str, Any]:
     """What must stand beside any result: versions, code state, machine, time."""
     return {

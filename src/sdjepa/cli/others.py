@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from sdjepa.cli.app import OTHERS, DataPath, RunPath, app, bar, leaving_nothing, said
+from sdjepa.cli.app import OTHERS, DataPath, RunPath, app, bar, leaving_nothing, said, tell
 from sdjepa.errors import UserError
 
 MANY = 10**8  # more is a slip of the keyboard
@@ -116,7 +116,7 @@ def data_audit(
         with bar("auditing") as progress:
             checks = audit(path, replays=replays, frames=frames, named=env, progress=progress)
     for check in checks:
-        typer.echo(f"{check.verdict:<8}{check.name:<16}{check.found}")
+        tell(f"{check.verdict:<8}{check.name:<16}{check.found}", indent=24)
     if any(check.verdict == "fail" for check in checks):
         raise typer.Exit(1)
 

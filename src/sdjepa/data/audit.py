@@ -64,7 +64,7 @@ def audit(
             steps += [lambda: check_actions.lag(data), lambda: iter([unplayed])]
         for done, step in enumerate(steps, start=1):
             checks += step()
-            progress(done, len(steps), checks[-1].name)
+            progress(done, len(steps), f"checks, {checks[-1].name}")
         record = {"checks": [asdict(check) for check in checks], **provenance()}
         try:
             write_json(data.beside("audit.json"), record)

@@ -114,7 +114,7 @@ def _claim(parts: Path, settings: Collect, described: dict[str, str]) -> None:
         "rows of a part": _part_rows(settings),
     }
     path = parts / "settings.json"
-    if path.exists() and any(parts.glob("part-*")):
+    if path.exists() and (any(parts.glob("part-*")) or (parts.parent / FILE).exists()):
         found = read_json(path)
         if not isinstance(found, dict):
             raise UserError(f"{path} is damaged; remove {parts} and begin again")

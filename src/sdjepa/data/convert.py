@@ -1,6 +1,5 @@
 """Any dataset we can read in, a dataset of ours out: same rows, one layout, one description."""
 
-import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -16,7 +15,7 @@ from sdjepa.data.nearby import nearest
 from sdjepa.data.writer import Packed, Writer, make_split, pack, refuse_taken
 from sdjepa.envs.base import NAMES, UNKNOWN, called, fits, guess
 from sdjepa.errors import UserError
-from sdjepa.runs import Progress, silent
+from sdjepa.runs import Progress, cores, silent
 
 Episode = tuple[dict[str, np.ndarray], UInt8[np.ndarray, "n h w 3"]]
 _DROPPED = {"episode_idx", "step_idx", "render_time"}  # written anew, or true of one machine only
@@ -102,7 +101,7 @@ def _packed(first: Episode, rest: Iterator[Episode], side: int, compress: bool) 
         columns["action"][-1] = np.nan
         return pack(columns, list(reduce_frames(frames, side)), compressed=compress)
 
-    workers = min(8, os.cpu_count() or 1)
+    workers = min(8, cores())
     with ThreadPoolExecutor(workers) as pool:
         yield work(first)
         while batch := list(islice(rest, workers)):

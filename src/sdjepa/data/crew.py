@@ -23,6 +23,7 @@ import torch
 from jaxtyping import Int
 
 from sdjepa.errors import UserError
+from sdjepa.runs import cores
 
 Result = TypeVar("Result")
 Count = Callable[[int, int], None]  # how far a job is: (episodes, rows)
@@ -35,7 +36,7 @@ class Crew(Generic[Result]):
 
     def __init__(self, workers: int, *, jobs: int) -> None:
         """`workers`: 0 = one per core; never more than there are jobs."""
-        self._size = min(workers or os.cpu_count() or 1, jobs)
+        self._size = min(workers or cores(), jobs)
         self._pool: ProcessPoolExecutor | None = None
         self._shared = sharedctypes.RawArray("q", 2 * jobs)
         self._submitted = 0

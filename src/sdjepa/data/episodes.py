@@ -10,7 +10,6 @@ whose description is then made on opening. Columns are read whole and kept, fram
 import functools
 import hashlib
 import json
-import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ from sdjepa.data.stores import open_store
 from sdjepa.data.writer import CARD, FILE, FORMAT, action_moments, make_split, train_rows
 from sdjepa.envs.base import UNKNOWN, called, guess
 from sdjepa.errors import UserError
-from sdjepa.runs import Progress, silent
+from sdjepa.runs import Progress, cores, silent
 
 Split = Literal["train", "validation", "test"]
 Origin = Literal["stated", "asked", "guessed"]  # dataset.json says so, or --env, or the columns
@@ -259,7 +258,7 @@ class Episodes:
             self._store.decode(unique[stretch], whole)
             decoded[stretch] = reduce_frames(whole, self._side)
 
-        with ThreadPoolExecutor(max_workers=min(_THREADS, os.cpu_count() or 1)) as pool:
+        with ThreadPoolExecutor(max_workers=min(_THREADS, cores())) as pool:
             blocks = pool.map(decode, range(0, len(unique), _BLOCK))
             for done, _ in enumerate(blocks, start=1):
                 progress(min(done * _BLOCK, len(unique)), len(unique), "frames")

@@ -22,7 +22,7 @@ from torch import Tensor
 from sdjepa.data.episodes import Episodes
 from sdjepa.data.frames import frame_store
 from sdjepa.data.patches import Reading
-from sdjepa.runs import Progress, silent
+from sdjepa.runs import Progress, cores, silent
 
 Place = Literal["device", "host", "disk"]
 SHARE_OF_DEVICE, SHARE_OF_HOST = 0.6, 0.6  # of what is free: training needs the rest
@@ -149,7 +149,7 @@ class Streamed:
     ) -> None:
         self._frames, self._rows, self._device = frames, rows, device
         self.gathers_on = torch.device("cpu")
-        self._threads = min(threads, os.cpu_count() or 1)
+        self._threads = min(threads, cores())
         self._pool = ThreadPoolExecutor(self._threads)
         self._order = ThreadPoolExecutor(1)  # one batch after the other, each by all threads
         self._coming: deque[tuple[int, Future[Tensor]]] = deque()

@@ -5,17 +5,27 @@ fails. What the disk refused is kept in memory, where HDF5 finds it again, until
 `check`, which raises the refusal, and has thrown the file away.
 """
 
+import fcntl
 import io
 import os
 from pathlib import Path
 
 
 class Sink(io.RawIOBase):
-    """What `h5py.File` takes for a file."""
+    """What `h5py.File` takes for a file; `BlockingIOError` where another process writes it."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666)
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Whoever held it until just now may have given the file its name: it is not ours.
+            if not path.exists() or not os.path.samestat(path.stat(), os.fstat(self._file)):
+                raise BlockingIOError(f"{path} is another's")
+            os.ftruncate(self._file, 0)
+        except OSError:
+            os.close(self._file)
+            raise
         self._at, self._end = 0, 0
         self._refusal: OSError | None = None
         self._kept: list[tuple[int, bytes]] = []  # where it should be, and what

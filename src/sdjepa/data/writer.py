@@ -118,8 +118,20 @@ class Writer:
     def __enter__(self) -> "Writer":
         self._out.mkdir(parents=True, exist_ok=True)
         try:
-            # v110: the chunks of a growing dataset are found through an array, not a tree.
             self._sink = Sink(self._temporary)
+        except BlockingIOError as error:
+            raise UserError(
+                f"{self._out} is being written by another process; wait for it, or choose another "
+                "place"
+            ) from error
+        except OSError as error:
+            raise self._undo(error) from error
+        if (self._out / FILE).exists():  # since this place was looked at
+            self._sink.close()
+            self._temporary.unlink()
+            raise UserError(f"{self._out} holds a dataset that another process has just written")
+        try:
+            # v110: the chunks of a growing dataset are found through an array, not a tree.
             self._file = h5py.File(self._sink, "w", libver=("v110", "v110"))
             shape = (1, self._size, self._size, 3)
             self._pixels = _frame_dataset(self._file, shape, compress=self._compress)

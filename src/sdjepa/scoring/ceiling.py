@@ -7,7 +7,6 @@ depends on its own random numbers only.
 """
 
 import multiprocessing
-import os
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -22,7 +21,7 @@ from sdjepa.data.episodes import ActionStats, Episodes
 from sdjepa.envs.base import make
 from sdjepa.errors import UserError
 from sdjepa.plan.simulator import Measure, check, receding, simulator_planner
-from sdjepa.runs import Progress, provenance, silent
+from sdjepa.runs import Progress, cores, provenance, silent
 from sdjepa.score import adopt, run, task_list
 from sdjepa.scoring.card import floor_rates, origin, rates, rows_of, strata
 from sdjepa.scoring.floors import run_floors
@@ -108,7 +107,7 @@ def attempt(job: Job) -> Attempt:
 def attempt_all(jobs: Sequence[Job], *, workers: int, progress: Progress = silent) -> list[Attempt]:
     """Every job's attempt, in order; which process made it changes nothing."""
     found: dict[int, Attempt] = {}
-    for number, done in _in_any_order(jobs, workers=min(workers or os.cpu_count() or 1, len(jobs))):
+    for number, done in _in_any_order(jobs, workers=min(workers or cores(), len(jobs))):
         found[number] = done
         solved = sum(attempt.outcome.success for attempt in found.values())
         progress(len(found), len(jobs), f"tasks, {solved} solved")

@@ -6,7 +6,6 @@ the score with an error. A simulation that failed is never counted as a miss.
 """
 
 import multiprocessing
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -21,6 +20,7 @@ from jaxtyping import Float, UInt8
 from sdjepa.config import Score
 from sdjepa.data.episodes import Episodes
 from sdjepa.errors import UserError
+from sdjepa.runs import cores
 from sdjepa.scoring.album import WATCHED
 from sdjepa.scoring.stage import Moved, Place, Record, Stage
 from sdjepa.tasks import Task
@@ -42,7 +42,7 @@ class Simulation:
         every: int = 5,
         workers: int = 1,
     ) -> None:
-        count = max(1, min(workers or os.cpu_count() or 1, len(places)))
+        count = max(1, min(workers or cores(), len(places)))
         shares = [range(n, len(places), count) for n in range(count)]
         build = [
             Build(env, {i: places[i] for i in share}, size, tuple(watched), every)

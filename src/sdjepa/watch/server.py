@@ -7,7 +7,6 @@ one who sends nonsense is told so; one who drops out may come back.
 import asyncio
 import contextlib
 import json
-import os
 import re
 import secrets
 import socket
@@ -27,6 +26,7 @@ from sdjepa.config import Plan
 from sdjepa.data.episodes import Episodes
 from sdjepa.data.pack import data_for
 from sdjepa.errors import UserError
+from sdjepa.runs import cores
 from sdjepa.train.checkpoint import load_checkpoint
 from sdjepa.watch.guard import Guard, is_loopback
 from sdjepa.watch.messages import Seen, parse
@@ -181,7 +181,7 @@ def watch(
     def build(interrupted: Callable[[], bool]) -> World:
         # A core is left to the server and the browser: two threads on two cores wait for each
         # other, and the demo's planner takes a third longer.
-        torch.set_num_threads(max(1, (os.cpu_count() or 2) - 1))
+        torch.set_num_threads(max(1, cores() - 1))
         return World(loaded, data, seed=seed, interrupted=interrupted)
 
     session = Session(build, out=out)
