@@ -143,6 +143,7 @@ def test_a_store_is_found_however_its_file_is_named(tmp_path, monkeypatch):
     for path in (Path("a.h5"), tmp_path / "a.h5", Path("../") / tmp_path.name / "a.h5"):
         with Episodes.open(path) as data:
             frame_store(data, check=True)  # made once, and then of this very dataset
+    assert len(list(tmp_path.glob("*.u8"))) == 1
 
 
 def test_two_files_in_one_folder_have_a_store_each_and_a_changed_file_is_noticed(tmp_path):

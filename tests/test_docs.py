@@ -34,6 +34,8 @@ def test_every_command_of_a_page_runs(page: Path, sdjepa, tmp_path, monkeypatch)
             assert words[1] == ".venv/bin/activate"
         else:
             pytest.fail(f"{page.name} shows a command no test knows how to run: {words}")
+    for block in re.findall(r"^```py\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
+        exec(compile(block, str(page), "exec"), {})
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
