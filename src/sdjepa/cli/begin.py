@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from sdjepa.cli.app import BEGIN, Sets, app, bar, console, said, tell
+from sdjepa.cli.app import BEGIN, Sets, app, bar, remark, said, tell
 
 
 @app.command(rich_help_panel=BEGIN)
@@ -20,7 +20,7 @@ def demo(
     """
     from sdjepa.demo import demo as work
 
-    said(work(out, recipe=recipe, settings=sets, bar=bar, say=console.print))
+    said(work(out, recipe=recipe, settings=sets, bar=bar, say=remark))
 
 
 @app.command(rich_help_panel=BEGIN)

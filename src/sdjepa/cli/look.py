@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from sdjepa.cli.app import STAGES, DataPath, PlanSets, RunPath, Split, app, bar, console, said
+from sdjepa.cli.app import STAGES, DataPath, PlanSets, RunPath, Split, app, bar, remark, said
 from sdjepa.errors import UserError
 
 
@@ -40,7 +40,7 @@ def compass(
         )
     for path in paths:
         result = read_json(path)
-        console.print(f"[bold]{result['title']}[/]: {result['verdict']}")
+        remark(f"{result['title']}: {result['verdict']}", indent=4)
         said(path)
 
 
