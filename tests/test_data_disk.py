@@ -9,6 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from sdjepa.config import Collect
 from sdjepa.data.collect import collect
 from sdjepa.data.episodes import Episodes
+from sdjepa.data.frames import frame_store
 from sdjepa.data.sink import Sink
 
 SETTINGS = Collect(env="tworoom", episodes=12, steps=40, size=64, workers=1)
@@ -119,3 +121,15 @@ def test_a_sink_reads_back_what_was_written_whether_the_disk_took_it_or_not(writ
         else:
             sink.check()
         sink.close()
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_is_written_to_all_the_same(tmp_path, monkeypatch, code):
+    def none(*given):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr("fcntl.flock", none)
+    few = SETTINGS.model_copy(update={"episodes": 3, "steps": 8, "size": 16})
+    out = collect(few, tmp_path / "set")
+    with Episodes.open(out) as data:
+        assert np.array_equal(frame_store(data), data.frames(range(data.num_rows)))

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import IO, Any, Protocol, runtime_checkable
 
 import tomli_w
 
@@ -126,6 +126,18 @@ def code_state() -> dict[str, Any]:
         return {}
 
 
+def claim(file: int | IO[bytes], *, wait: bool = False) -> None:
+    """Lock an open file until it is closed; `BlockingIOError` where another has it, or wait.
+
+    Some file systems of clusters know no locks; there one does without.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+            raise
+
+
 def cores() -> int:
     """Processors this process may use; a scheduler may grant fewer than the machine has."""
     granted = getattr(os, "sched_getaffinity", None)  # Linux has it
@@ -215,7 +227,7 @@ class Run:
         self.path.mkdir(parents=True, exist_ok=True)
         with (self.path / ".lock").open("a+b", buffering=0) as file:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                claim(file)
             except BlockingIOError:
                 file.seek(0)
                 holder = file.read().decode().strip() or "unknown"

@@ -11,7 +11,6 @@ all processes and fetched by the kernel when touched.
 """
 
 import contextlib
-import fcntl
 import hashlib
 import os
 from collections.abc import Iterator
@@ -22,7 +21,7 @@ from jaxtyping import UInt8
 
 from sdjepa.data.episodes import Episodes
 from sdjepa.errors import UserError
-from sdjepa.runs import Progress, read_json, silent, write_json
+from sdjepa.runs import Progress, claim, read_json, silent, write_json
 
 _STRETCH = 2048  # frames decoded at a time
 _ELSEWHERE = "--set data.frames_on=host needs none"
@@ -70,10 +69,10 @@ def _alone(path: Path, progress: Progress) -> Iterator[None]:
         raise UserError(f"could not write beside {path}: {error.strerror}; {_ELSEWHERE}") from error
     with file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            claim(file)
         except BlockingIOError:
             progress(0, 1, "waiting for another process that stores the frames")
-            fcntl.flock(file, fcntl.LOCK_EX)
+            claim(file, wait=True)
         yield
 
 

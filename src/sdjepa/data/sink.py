@@ -5,10 +5,11 @@ fails. What the disk refused is kept in memory, where HDF5 finds it again, until
 `check`, which raises the refusal, and has thrown the file away.
 """
 
-import fcntl
 import io
 import os
 from pathlib import Path
+
+from sdjepa.runs import claim
 
 
 class Sink(io.RawIOBase):
@@ -18,7 +19,7 @@ class Sink(io.RawIOBase):
         super().__init__()
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            claim(self._file)
             # Whoever held it until just now may have given the file its name: it is not ours.
             if not path.exists() or not os.path.samestat(path.stat(), os.fstat(self._file)):
                 raise BlockingIOError(f"{path} is another's")
