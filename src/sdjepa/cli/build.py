@@ -78,8 +78,6 @@ def collect(
     - **reacher**: random, expert
     - **cube**: expert, plan, idle, random
 
-    SDJEPA_PUSHT_DEMOS may name the demonstrations, so that --demos is not needed.
-
     The number of workers changes no byte. Stop it with Ctrl-C, or kill it: the same command goes
     on where it stopped. Of the episodes 5 % are kept for validation and 5 % for tests
     (`--set collect.test_share=0.2` keeps more).
