@@ -18,7 +18,8 @@ from sdjepa.data.convert import convert
 from sdjepa.data.episodes import Episodes
 from sdjepa.data.frames import frame_store
 from sdjepa.data.pack import write_pack
-from sdjepa.data.writer import Writer, make_split, pack
+from sdjepa.data.packing import pack
+from sdjepa.data.writer import Writer, make_split
 from sdjepa.envs import base
 from sdjepa.errors import UserError
 from sdjepa.resolve import resolve

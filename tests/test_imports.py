@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "sdjepa"
-GROUND = ("errors", "seeds", "config", "resolve", "runs", "ranks", "explain", "quarrels")
+GROUND = (
+    *("errors", "interrupts", "seeds", "config", "resolve", "runs", "crew", "ranks", "explain"),
+    "quarrels",
+)
 STAGES = (
     "envs",
     "data",

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from sdjepa.config import Config, Plan
 from sdjepa.data.episodes import ActionStats
-from sdjepa.data.writer import Writer, pack
+from sdjepa.data.packing import pack
+from sdjepa.data.writer import Writer
 from sdjepa.model.split import Parts
 from sdjepa.objectives.total import TERMS
 from sdjepa.plan.agent import Planner

@@ -8,7 +8,6 @@ all of them so far.
 
 import contextlib
 import itertools
-import multiprocessing
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,10 +18,11 @@ import numpy as np
 
 from sdjepa.bench import draw as drawn
 from sdjepa.config import Collect
+from sdjepa.crew import forkserver_context, one_thread
 from sdjepa.data import collect as collecting
-from sdjepa.data.crew import one_thread
+from sdjepa.data.packing import coder, digest, pack
 from sdjepa.data.parts import read_part, write_part
-from sdjepa.data.writer import Writer, coder, digest, pack
+from sdjepa.data.writer import Writer
 from sdjepa.envs import gl
 from sdjepa.envs.base import NAMES, Env, make
 from sdjepa.errors import UserError
@@ -135,8 +135,7 @@ def steady_rate(made: Sequence[float], *, start: float, end: float) -> float:
 
 def _alone(name: str) -> Iterator[Line]:
     """What one process can measure, in one that gives the GPU back when it ends."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["sdjepa.bench.collect"])
+    context = forkserver_context("sdjepa.bench.collect")
     told, tells = context.Pipe(duplex=False)
     with tempfile.TemporaryDirectory() as folder:
         process = context.Process(target=_measure, args=(name, tells, folder))

@@ -13,11 +13,12 @@ from pathlib import Path
 import numpy as np
 
 from sdjepa.config import MANY, Collect
+from sdjepa.crew import Count, Crew
 from sdjepa.data.card import card
-from sdjepa.data.crew import Count, Crew
+from sdjepa.data.packing import Packed, Packing
 from sdjepa.data.parts import is_whole, read_part, write_part
 from sdjepa.data.tally import Tally
-from sdjepa.data.writer import FILE, Packed, Packing, Writer, make_split, refuse_taken
+from sdjepa.data.writer import FILE, Writer, make_split, refuse_taken
 from sdjepa.envs.base import NATIVE_SIZE, Env, env_class, make, reduce
 from sdjepa.errors import UserError
 from sdjepa.runs import Progress, Run, provenance, read_json, silent, write_json
@@ -151,7 +152,7 @@ def _join(
     ]
     paths = [parts / f"part-{i:06d}" for i in range(len(groups))]
     reached: list[int] = []
-    crew: Crew[Path] = Crew(settings.workers, jobs=len(groups))
+    crew: Crew[Path] = Crew(settings.workers, jobs=len(groups), preload="sdjepa.data.collect")
     tally = Tally([len(g) for g in groups], [path.exists() for path in paths], crew.counts)
     look = functools.partial(tally.tell, progress)
     look()

@@ -12,9 +12,11 @@ from sdjepa.data.episodes import Episodes
 from sdjepa.data.layout import reduce_frames
 from sdjepa.data.lerobot import LeRobot
 from sdjepa.data.nearby import nearest
-from sdjepa.data.writer import Packed, Writer, make_split, pack, refuse_taken
+from sdjepa.data.packing import Packed, pack
+from sdjepa.data.writer import Writer, make_split, refuse_taken
 from sdjepa.envs.base import NAMES, UNKNOWN, called, fits, guess
 from sdjepa.errors import UserError
+from sdjepa.interrupts import held
 from sdjepa.runs import Progress, cores, silent
 
 Episode = tuple[dict[str, np.ndarray], UInt8[np.ndarray, "n h w 3"]]
@@ -78,10 +80,11 @@ def convert(
             "camera": camera,
         },
     }
-    with Writer(out, image_size=side, compress=compress) as writer:
+    with Writer(out, image_size=side, compress=compress) as writer, held() as take:
         for done, packed in enumerate(_packed(first, episodes, side, compress), start=1):
             writer.add(packed)
             progress(done, count, "episodes")
+            take()  # here, not among the locks of those that compress
         return writer.finish(described, split=split)
 
 

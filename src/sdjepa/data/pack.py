@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from sdjepa.data.episodes import Episodes
-from sdjepa.data.writer import Writer, pack, refuse_taken
+from sdjepa.data.packing import pack
+from sdjepa.data.writer import Writer, refuse_taken
 from sdjepa.errors import UserError
 from sdjepa.runs import Progress, silent
 

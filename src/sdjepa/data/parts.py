@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sdjepa.data.writer import Packed
+from sdjepa.data.packing import Packed
 from sdjepa.errors import UserError
 
 

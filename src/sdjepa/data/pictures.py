@@ -7,8 +7,8 @@ import numpy as np
 from jaxtyping import Bool, UInt8
 
 from sdjepa.data.episodes import Episodes
+from sdjepa.data.packing import digest
 from sdjepa.data.replaying import state_columns
-from sdjepa.data.writer import digest
 from sdjepa.runs import Progress, silent
 
 STRETCH = 2048  # frames read at a time

@@ -9,82 +9,28 @@ import contextlib
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import h5py
 import numpy as np
-import zstandard
-from jaxtyping import UInt8
+from jaxtyping import Int
 
+from sdjepa.data.packing import ZSTD_LEVEL, Packed
 from sdjepa.data.sink import Sink
 from sdjepa.errors import UserError
+from sdjepa.interrupts import held
 from sdjepa.runs import provenance, write_json
 from sdjepa.seeds import numpy_stream
 
 ZSTD_FILTER = 32015  # HDF5's registered number for zstd
-ZSTD_LEVEL = 3
 FORMAT = 1
 FILE = "episodes.h5"
 CARD = "dataset.json"
 PARTIAL = f".{FILE}.partial"
 DATASETS_HAVE = (FILE, ".collect", "meta/info.json")  # ours, one that is being made, LeRobot's
 SPLITS = ("train", "validation", "test")
-
-
-@dataclass(frozen=True)
-class Packed:
-    """One episode, its frames already compressed."""
-
-    columns: Mapping[str, np.ndarray]  # every recorded column but pixels; rows first
-    frames: Sequence[bytes]
-    digests: UInt8[np.ndarray, "rows 32"]  # SHA-256 of every raw frame
-
-
-def digest(frame: UInt8[np.ndarray, "h w 3"]) -> bytes:
-    """SHA-256 of a raw frame."""
-    return hashlib.sha256(np.ascontiguousarray(frame).data).digest()
-
-
-def coder() -> zstandard.ZstdCompressor:
-    """Makes chunks of frames; not to be shared by threads, which it does not survive."""
-    return zstandard.ZstdCompressor(level=ZSTD_LEVEL)
-
-
-class Packing:
-    """Frames of one episode, compressed and hashed as they come: they need not wait in memory."""
-
-    def __init__(self, *, compressed: bool = True) -> None:
-        self._coder = coder() if compressed else None
-        self._frames: list[bytes] = []
-        self._digests: list[bytes] = []
-
-    def add(self, frame: UInt8[np.ndarray, "h w 3"]) -> None:
-        whole = np.ascontiguousarray(frame)
-        self._digests.append(digest(whole))
-        coded = whole.tobytes() if self._coder is None else self._coder.compress(whole.data)
-        self._frames.append(coded)
-
-    def close(self, columns: Mapping[str, np.ndarray]) -> Packed:
-        for name, values in columns.items():
-            assert len(values) == len(self._frames), f"{name}: {len(values)} rows"
-        digests = np.frombuffer(b"".join(self._digests), np.uint8).reshape(len(self._frames), 32)
-        return Packed(columns=columns, frames=self._frames, digests=digests)
-
-
-def pack(
-    columns: Mapping[str, np.ndarray],
-    frames: Sequence[UInt8[np.ndarray, "h w 3"]],
-    *,
-    compressed: bool = True,
-) -> Packed:
-    """Compress one episode's frames and hash them."""
-    packing = Packing(compressed=compressed)
-    for frame in frames:
-        packing.add(frame)
-    return packing.close(columns)
 
 
 def refuse_taken(out: Path) -> None:
@@ -104,7 +50,10 @@ def refuse_taken(out: Path) -> None:
 
 
 class Writer:
-    """Writes one dataset; leaving the block without `finish` leaves nothing behind."""
+    """Writes one dataset; leaving the block without `finish` leaves nothing behind.
+
+    Ctrl-C waits for the end of each call: HDF5 calls the sink, and what is raised there is lost.
+    """
 
     def __init__(self, out: Path, *, image_size: int, compress: bool = True) -> None:
         self._out = out
@@ -116,6 +65,15 @@ class Writer:
         self._digests: list[np.ndarray] = []
 
     def __enter__(self) -> "Writer":
+        try:
+            with held():
+                self._open()
+        except KeyboardInterrupt as stop:  # which came while it was opened
+            self.__exit__(type(stop), stop, None)
+            raise
+        return self
+
+    def _open(self) -> None:
         self._out.mkdir(parents=True, exist_ok=True)
         try:
             self._sink = Sink(self._temporary)
@@ -138,8 +96,8 @@ class Writer:
         except OSError as error:
             raise self._undo(error) from error
         self._rows = 0
-        return self
 
+    @held()
     def __exit__(
         self,
         kind: type[BaseException] | None,
@@ -163,6 +121,7 @@ class Writer:
             "command again"
         )
 
+    @held()
     def add(self, episode: Packed) -> None:
         """Append one episode."""
         rows = len(episode.frames)
@@ -188,17 +147,8 @@ class Writer:
 
         `action` gives the action statistics where they are not those of these training rows.
         """
-        columns = {name: np.concatenate(parts) for name, parts in self._columns.items()}
         lengths = np.asarray(self._lengths)
-        columns["episode_idx"] = np.repeat(np.arange(len(lengths), dtype=np.int64), lengths)
-        columns["step_idx"] = np.concatenate([np.arange(n, dtype=np.int64) for n in lengths])
-        for name, values in columns.items():
-            self._file.create_dataset(name, data=values)
-        self._file.create_dataset("ep_len", data=lengths.astype(np.int32))
-        offsets = np.concatenate([[0], np.cumsum(lengths)[:-1]]).astype(np.int64)
-        self._file.create_dataset("ep_offset", data=offsets)
-        self._file.close()
-        self._sink.settle()
+        columns = self._settle(lengths)
         described = {name: describe(values) for name, values in columns.items()}
         pixels = hashlib.sha256(np.concatenate(self._digests).tobytes()).hexdigest()
         described["pixels"] = {
@@ -220,9 +170,25 @@ class Writer:
             "split": dict(split),
             **provenance(),
         }
-        write_json(self._out / CARD, record)
-        self._temporary.replace(self._out / FILE)
+        with held():  # a dataset has both or none
+            write_json(self._out / CARD, record)
+            self._temporary.replace(self._out / FILE)
         return self._out
+
+    @held()
+    def _settle(self, lengths: Int[np.ndarray, "episodes"]) -> dict[str, np.ndarray]:
+        """The columns, now in the file and all of it on the disk."""
+        columns = {name: np.concatenate(parts) for name, parts in self._columns.items()}
+        columns["episode_idx"] = np.repeat(np.arange(len(lengths), dtype=np.int64), lengths)
+        columns["step_idx"] = np.concatenate([np.arange(n, dtype=np.int64) for n in lengths])
+        for name, values in columns.items():
+            self._file.create_dataset(name, data=values)
+        self._file.create_dataset("ep_len", data=lengths.astype(np.int32))
+        offsets = np.concatenate([[0], np.cumsum(lengths)[:-1]]).astype(np.int64)
+        self._file.create_dataset("ep_offset", data=offsets)
+        self._file.close()
+        self._sink.settle()
+        return columns
 
 
 def _reason(error: OSError) -> str:

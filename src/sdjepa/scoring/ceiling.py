@@ -6,22 +6,18 @@ test of success does. Tasks are shared out one by one among worker processes, an
 depends on its own random numbers only.
 """
 
-import multiprocessing
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sdjepa.config import Plan, Score
-from sdjepa.data.crew import begin
+from sdjepa.crew import Count, Crew
 from sdjepa.data.episodes import ActionStats, Episodes
 from sdjepa.envs.base import make
-from sdjepa.errors import UserError
 from sdjepa.plan.simulator import Measure, check, receding, simulator_planner
-from sdjepa.runs import Progress, cores, provenance, silent
+from sdjepa.runs import Progress, provenance, silent
 from sdjepa.score import adopt, run, task_list
 from sdjepa.scoring.card import floor_rates, origin, rates, rows_of, strata
 from sdjepa.scoring.floors import run_floors
@@ -106,33 +102,23 @@ def attempt(job: Job) -> Attempt:
 
 def attempt_all(jobs: Sequence[Job], *, workers: int, progress: Progress = silent) -> list[Attempt]:
     """Every job's attempt, in order; which process made it changes nothing."""
-    found: dict[int, Attempt] = {}
-    for number, done in _in_any_order(jobs, workers=min(workers or cores(), len(jobs))):
-        found[number] = done
-        solved = sum(attempt.outcome.success for attempt in found.values())
-        progress(len(found), len(jobs), f"tasks, {solved} solved")
-    return [found[number] for number in range(len(jobs))]
+    crew: Crew[Attempt] = Crew(workers, jobs=len(jobs), preload="sdjepa.scoring.ceiling")
+
+    def look() -> None:
+        done, solved = crew.counts.sum(axis=0)
+        progress(int(done), len(jobs), f"tasks, {solved} solved")
+
+    with crew:
+        made = [crew.submit(_attempt, job) for job in jobs]
+        attempts = [crew.wait(each, look=look) for each in made]
+        look()
+    return attempts
 
 
-def _in_any_order(jobs: Sequence[Job], *, workers: int) -> Iterator[tuple[int, Attempt]]:
-    if workers == 1:
-        yield from ((number, attempt(job)) for number, job in enumerate(jobs))
-        return
-    # forkserver: children are forked from a process without threads, GL context or GPU.
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["sdjepa.scoring.ceiling"])
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=begin) as pool:
-        waiting = {pool.submit(attempt, job): number for number, job in enumerate(jobs)}
-        try:
-            for done in as_completed(waiting):
-                yield waiting[done], done.result()
-        except BrokenProcessPool as error:
-            raise UserError(
-                "a worker was killed, perhaps for lack of memory; run the same command again with "
-                "fewer --workers"
-            ) from error
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+def _attempt(job: Job, count: Count) -> Attempt:
+    done = attempt(job)
+    count(1, int(done.outcome.success))
+    return done
 
 
 def measure_ceiling(

@@ -5,7 +5,6 @@ they had done before; simulators are deterministic, so nobody can tell. One that
 the score with an error. A simulation that failed is never counted as a miss.
 """
 
-import multiprocessing
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -14,12 +13,13 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Float, UInt8
 
 from sdjepa.config import Score
+from sdjepa.crew import begin, forkserver_context
 from sdjepa.data.episodes import Episodes
 from sdjepa.errors import UserError
+from sdjepa.interrupts import held
 from sdjepa.runs import cores
 from sdjepa.scoring.album import WATCHED
 from sdjepa.scoring.stage import Moved, Place, Record, Stage
@@ -63,7 +63,7 @@ class Simulation:
         trace: TracebackType | None,
     ) -> None:
         for member in self._crew:
-            member.close()
+            member.close(at_once=error is not None)
 
     def place(self, *, watch: bool = False) -> None:
         """Every task back to its start."""
@@ -144,7 +144,7 @@ class Alone:
     def receive(self) -> Any:
         return self._answer
 
-    def close(self) -> None:
+    def close(self, *, at_once: bool) -> None:
         self._stage.close()
 
 
@@ -159,14 +159,13 @@ class Worker:
         self._start()
 
     def _start(self) -> None:
-        # forkserver: children are forked from a process without threads, GL context or GPU.
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["sdjepa.scoring.simulation"])
+        context = forkserver_context("sdjepa.scoring.simulation")
         self._pipe, theirs = context.Pipe()
         self._process: BaseProcess = context.Process(
             target=_serve, args=(theirs, self._build), daemon=True
         )
-        self._process.start()
+        with held():
+            self._process.start()
         theirs.close()  # so that a dead worker closes the pipe
 
     @property
@@ -224,16 +223,17 @@ class Worker:
             except LOST:
                 continue
 
-    def close(self) -> None:
+    def close(self, *, at_once: bool) -> None:
+        """Unless `at_once`, what it is doing may come to its end."""
         self._pipe.close()
-        self._process.join(timeout=5)
+        self._process.join(timeout=0 if at_once else 5)
         if self._process.is_alive():
             self._process.terminate()
 
 
 def _serve(pipe: Connection, build: Build) -> None:
     """The life of a worker: answer until the other end is gone."""
-    torch.set_num_threads(1)  # sixteen workers with sixteen threads each stand still
+    begin()
     stage = None
     while True:
         try:

@@ -10,12 +10,13 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures import wait as wait_for
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import forkserver, sharedctypes
+from multiprocessing import forkserver, resource_tracker, sharedctypes
 from multiprocessing.connection import wait
+from multiprocessing.context import ForkServerContext
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -23,6 +24,7 @@ import torch
 from jaxtyping import Int
 
 from sdjepa.errors import UserError
+from sdjepa.interrupts import held
 from sdjepa.runs import cores
 
 Result = TypeVar("Result")
@@ -32,14 +34,20 @@ LOOK_S = 0.3  # between two looks at the counts while waiting for a job
 
 
 class Crew(Generic[Result]):
-    """Worker processes, or this process where one is enough."""
+    """Worker processes, or this process where one is enough.
 
-    def __init__(self, workers: int, *, jobs: int) -> None:
-        """`workers`: 0 = one per core; never more than there are jobs."""
+    Ctrl-C ends the workers. Where there are some it is taken by `wait`: this process shares locks
+    with the thread that minds them, and one that an interrupt left taken would be waited for.
+    """
+
+    def __init__(self, workers: int, *, jobs: int, preload: str) -> None:
+        """`workers`: 0 = one per core, never more than there are jobs; `preload`: their module."""
         self._size = min(workers or cores(), jobs)
+        self._preload = preload
         self._pool: ProcessPoolExecutor | None = None
         self._shared = sharedctypes.RawArray("q", 2 * jobs)
         self._submitted = 0
+        self._held = contextlib.ExitStack()
 
     @property
     def counts(self) -> Int[np.ndarray, "jobs 2"]:
@@ -48,46 +56,44 @@ class Crew(Generic[Result]):
 
     def __enter__(self) -> "Crew[Result]":
         if self._size > 1:
-            # forkserver: torch is imported once, children are forked from a process that holds no
-            # threads, no GL context and no GPU.
-            context = multiprocessing.get_context("forkserver")
-            context.set_forkserver_preload(["sdjepa.data.collect"])
-            with _undisturbed(deaf=True):
-                forkserver.ensure_running()
+            context = forkserver_context(self._preload)
             self._pool = ProcessPoolExecutor(
                 self._size, mp_context=context, initializer=_begin, initargs=(self._shared,)
             )
+            self._take = self._held.enter_context(held())
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if self._pool is None:
-            return
-        if error is not None:  # nobody waits for what they do
-            for worker in list((self._pool._processes or {}).values()):
-                worker.terminate()
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        with self._held:  # raises a Ctrl-C that came since the last `wait`
+            if self._pool is None:
+                return
+            if error is not None:  # nobody waits for what they do
+                for worker in list((self._pool._processes or {}).values()):
+                    worker.terminate()
+            self._pool.shutdown(wait=True, cancel_futures=True)
 
     def submit(self, work: Callable[..., Result], *arguments: Any) -> Job[Result]:
         """`work` is called with the arguments and, behind them, a `Count`."""
         number, self._submitted = self._submitted, self._submitted + 1
         if self._pool is None:
             return functools.partial(_here, self.counts[number], work, arguments)
-        with _undisturbed():
-            return self._pool.submit(_work, number, work, *arguments)
+        return self._pool.submit(_work, number, work, *arguments)
 
     def wait(self, job: Job[Result], *, look: Callable[[], None] = lambda: None) -> Result:
         """A job's result; `look` is called now and then, when `counts` may have changed."""
         try:
             if not isinstance(job, Future):
                 return job(look)
+            self._take()
             while not job.done():
                 wait_for([job], timeout=LOOK_S)
+                self._take()
                 look()
             return job.result()
         except BrokenProcessPool as error:
             raise UserError(
-                "a worker was killed, perhaps for lack of memory; run the same command again to "
-                "continue, with fewer --workers if it happens twice"
+                "a worker was killed, perhaps for lack of memory; run the same command again, "
+                "with fewer --workers if it happens twice"
             ) from error
 
 
@@ -131,25 +137,21 @@ def begin() -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
-@contextlib.contextmanager
-def _undisturbed(*, deaf: bool = False) -> Iterator[None]:
-    """Ctrl-C waits until this is done: a worker whose start it cuts in two is nobody's to end.
+def forkserver_context(preload: str) -> ForkServerContext:
+    """Processes forked from one that has imported `preload`, and holds no thread, GL or GPU.
 
-    What is begun within while `deaf` never hears it, though a terminal sends it to all: whoever
-    started them ends them.
+    They never hear the Ctrl-C that a terminal sends to all: whoever starts them ends them.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    heard: list[int] = []
-    waiting = signal.SIG_IGN if deaf else lambda number, frame: heard.append(number)
-    before = signal.signal(signal.SIGINT, waiting)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if heard:
-        raise KeyboardInterrupt
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([preload])
+    with held():
+        resource_tracker.ensure_running()  # which lifts what is blocked when it starts
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # is inherited
+        try:
+            forkserver.ensure_running()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return context
 
 
 def _end_with_parent() -> None:
