@@ -132,9 +132,12 @@ def test_a_recipe_that_contradicts_its_rung_is_refused(tmp_path: Path):
     assert config.rung == "A2 with other objectives.straighten_weight"
 
 
-def test_an_unknown_rung_lists_the_known():
+def test_an_unknown_rung_lists_the_known(tmp_path: Path):
     with pytest.raises(UserError, match="unknown rung 'A1'; the rungs are A0, A2"):
         resolve(rung="A1")
+    several = recipe(tmp_path, 'rung = ["A0", "A2"]\n')  # as a sweep has them
+    with pytest.raises(UserError, match=r"unknown rung \['A0', 'A2'\]; the rungs are"):
+        resolve(several)
 
 
 @pytest.mark.parametrize(

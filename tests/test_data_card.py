@@ -191,6 +191,8 @@ def test_the_command_that_made_it_names_no_other_default_and_is_one_to_type():
     )
     assert "--set collect.shadow=512" in typed(env="cube", policy="expert", shadow=512)
     assert "--noise 0.5" in typed(env="cube", noise=0.5)
+    assert "--noise 2 " in typed(env="cube", noise=2.0)
+    assert "--noise 0.12345678" in typed(env="cube", noise=0.12345678)  # fewer give other actions
 
 
 def test_a_card_names_demonstrations_by_their_file(dataset):

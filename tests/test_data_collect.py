@@ -247,7 +247,7 @@ def test_ctrl_c_as_a_terminal_sends_it_is_one_line_and_ends_all(dataset, tmp_pat
             time.sleep(wait)
         if child.poll() is None:
             os.killpg(child.pid, signal.SIGINT)
-        _, said = child.communicate(timeout=30)
+        _, said = child.communicate(timeout=300)
         assert "Traceback" not in said
         assert child.returncode == 130 or (wait and child.returncode == 0), said
         assert all_end(child.pid)
@@ -272,7 +272,7 @@ def test_an_episode_that_was_broken_off_leaves_no_frame_to_the_next(monkeypatch)
 
 def all_end(group: int) -> bool:
     """Whether soon no process of the group runs: the last to leave need some time for it."""
-    patience = time.monotonic() + 20
+    patience = time.monotonic() + 60
     while (some := alive(group)) and time.monotonic() < patience:
         time.sleep(0.1)
     return not some

@@ -16,9 +16,11 @@ from hypothesis import strategies as st
 
 from sdjepa.config import Collect
 from sdjepa.data.collect import collect
+from sdjepa.data.convert import convert
 from sdjepa.data.episodes import Episodes
 from sdjepa.data.frames import frame_store
 from sdjepa.data.sink import Sink
+from sdjepa.errors import UserError
 
 SETTINGS = Collect(env="tworoom", episodes=12, steps=40, size=64, workers=1)
 # A limit on file size fails a write as a full disk does, and needs no privileges.
@@ -121,6 +123,31 @@ def test_a_sink_reads_back_what_was_written_whether_the_disk_took_it_or_not(writ
         else:
             sink.check()
         sink.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "remedy"),
+    [
+        (errno.ENOSPC, "No space left on device; free some space, and run the same command again"),
+        (errno.EACCES, "Permission denied; make it writable, or choose another place"),
+    ],
+)
+@pytest.mark.parametrize("when", ["open", "pwrite", "fsync"])
+def test_what_helps_is_said_by_why_it_was_refused(tmp_path, monkeypatch, code, remedy, when):
+    real = getattr(os, when)
+
+    def refuse(target, *given):
+        if when == "open" and not str(target).endswith(".partial"):
+            return real(target, *given)
+        raise OSError(code, os.strerror(code))
+
+    few = SETTINGS.model_copy(update={"episodes": 3, "steps": 8, "size": 16})
+    whole = collect(few, tmp_path / "set")
+    monkeypatch.setattr(os, when, refuse)
+    with pytest.raises(UserError, match=f"could not write .*episodes.h5: {remedy}"):
+        convert(whole, tmp_path / "copy")
+    monkeypatch.undo()
+    assert not (tmp_path / "copy").exists()
 
 
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])

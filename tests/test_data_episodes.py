@@ -5,6 +5,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import h5py
@@ -13,7 +14,7 @@ import pytest
 import zstandard
 
 from sdjepa.config import Collect
-from sdjepa.data import hdf5
+from sdjepa.data import hdf5, pictures
 from sdjepa.data.collect import collect
 from sdjepa.data.convert import convert
 from sdjepa.data.episodes import Episodes
@@ -383,3 +384,53 @@ def test_frames_and_actions_of_another_kind_are_refused_with_what_mends_them():
         found = unusable(wrong, right)
         assert found is not None
         assert phrase in found[1]
+
+
+def test_a_data_set_of_nothing_is_left_out(tmp_path):
+    path = foreign(tmp_path / "a.h5")
+    with h5py.File(path, "a") as file:
+        file["note"] = h5py.Empty("f4")
+    with Episodes.open(path) as data:
+        assert "note" not in data.columns
+
+
+def test_of_chunks_of_many_rows_a_stretch_fits_the_cache(tmp_path):
+    """Or each of them would be decoded once more for every few rows."""
+    path = foreign(tmp_path / "a.h5", size=40, lengths=(300, 300), pixels=None)
+    frames = np.random.default_rng(0).integers(0, 255, (600, 40, 40, 3), dtype=np.uint8)
+    with h5py.File(path, "a") as file:
+        file.create_dataset("pixels", data=frames, chunks=(200, 12, 12, 1), compression="lzf")
+    with Episodes.open(path) as data:
+        cache = data._store._pixels.id.get_access_plist().get_chunk_cache()
+        assert cache[1] >= 200 * 48 * 48 * 3  # chunks reach over the edge
+        assert np.array_equal(data.frames(range(600)), frames)
+
+
+def test_who_stops_a_reading_does_not_wait_for_the_rest(tmp_path, monkeypatch):
+    path, decoded, decode = foreign(tmp_path / "a.h5", lengths=(6400,)), [], hdf5.Hdf5Store.decode
+
+    def slowly(store, rows, out):
+        time.sleep(0.005)
+        decoded.append(rows)
+        decode(store, rows, out)
+
+    def stop(done, total, note=""):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(hdf5.Hdf5Store, "decode", slowly)
+    with Episodes.open(path) as data, pytest.raises(KeyboardInterrupt):
+        data.frames(range(6400), progress=stop)
+    assert len(decoded) < 100  # of 200
+
+
+@pytest.mark.parametrize("several", [1, 3 * 8 * 8 * 3])
+def test_what_is_read_of_pictures_is_the_same_in_stretches(tmp_path, monkeypatch, several):
+    frames = np.random.default_rng(0).integers(0, 255, (12, 8, 8, 3), dtype=np.uint8)
+    frames[[3, 4]], frames[7] = frames[2], 9
+    with Episodes.open(foreign(tmp_path / "a.h5", pixels=frames)) as data:
+        whole = pictures.read_pictures(data)
+        monkeypatch.setattr(pictures, "STRETCH_BYTES", several)
+        parts = pictures.read_pictures(data)
+    assert whole.sha256 == parts.sha256
+    assert parts.repeats.nonzero()[0].tolist() == whole.repeats.nonzero()[0].tolist() == [3, 4]
+    assert parts.plain.nonzero()[0].tolist() == whole.plain.nonzero()[0].tolist() == [7]

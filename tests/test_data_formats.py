@@ -1,7 +1,12 @@
 """Other people's datasets in, ours out, theirs again: the same rows every time."""
 
+import errno
+import itertools
 import json
+import os
 import shutil
+import signal
+import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,6 +17,7 @@ import pytest
 
 from conftest import TINY
 from sdjepa.config import Collect
+from sdjepa.data import convert as convert_module
 from sdjepa.data import frames as frames_module
 from sdjepa.data.collect import collect
 from sdjepa.data.convert import convert
@@ -77,6 +83,43 @@ def test_two_that_write_to_one_place_do_not_mix(dataset, tmp_path):
             assert np.array_equal(made.frames(range(made.num_rows)), np.concatenate([frames] * 2))
 
 
+def test_without_locks_the_second_of_two_writers_has_the_place_and_the_first_is_told(
+    dataset, tmp_path, monkeypatch
+):
+    """Which of them finishes is chance; that a file holds rows of both must not be."""
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    out = tmp_path / "out"
+    with Episodes.open(dataset) as data:
+        one, other = (
+            pack({"action": data.episode(i)["action"]}, list(data.frames(range(*ends(data, i)))))
+            for i in (0, 1)
+        )
+        split = make_split(2, seed=0, validation=0, test=0)
+        first = Writer(out, image_size=32).__enter__()
+        first.add(one)
+        with Writer(out, image_size=32) as second:
+            second.add(other)
+            first.add(one)
+            with pytest.raises(UserError, match="being written by another process"):
+                first.finish({"env": "tworoom"}, split=split)
+            first.__exit__(None, None, None)
+            second.add(other)
+            second.finish({"env": "tworoom"}, split=split)
+        with Episodes.open(out) as made:
+            frames = data.frames(range(*ends(data, 1)))
+            assert np.array_equal(made.frames(range(made.num_rows)), np.concatenate([frames] * 2))
+            assert made.info["num_rows"] == made.num_rows
+
+
+def ends(data, episode):
+    rows = data.rows(episode)
+    return rows.start, rows.stop
+
+
+def no_locks(*given):
+    raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+
 def test_a_failed_conversion_leaves_nothing(dataset, tmp_path):
     with pytest.raises(UserError, match="unknown environment"):
         convert(dataset, tmp_path / "out", env="threeroom")
@@ -118,10 +161,10 @@ def test_of_several_that_need_a_store_one_builds_it(dataset, tmp_path, monkeypat
     (copy / ".frames-32.u8.partial").write_bytes(b"left behind by one that was killed")
     built, build = [], frames_module._build
 
-    def slowly(*given):
+    def slowly(*given, **named):
         built.append(time.monotonic())
         time.sleep(0.3)
-        return build(*given)
+        return build(*given, **named)
 
     monkeypatch.setattr(frames_module, "_build", slowly)
 
@@ -136,6 +179,56 @@ def test_of_several_that_need_a_store_one_builds_it(dataset, tmp_path, monkeypat
         frames = data.frames(range(data.num_rows))
     assert all(np.array_equal(store.result(), frames) for store in stores)
     assert not list(copy.glob(".*partial"))
+
+
+def test_without_locks_each_builds_a_store_and_all_are_whole(dataset, tmp_path, monkeypatch):
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    monkeypatch.setattr(socket, "gethostname", lambda: f"host{next(hosts)}")  # one of a cluster's
+    hosts, copy = itertools.count(), convert(dataset, tmp_path / "copy")
+
+    def meanwhile(done: int, total: int, note: str = "") -> None:
+        with Episodes.open(copy) as data:
+            frame_store(data)
+
+    with Episodes.open(copy) as data:
+        made = frame_store(data, progress=meanwhile)
+        assert np.array_equal(made, data.frames(range(data.num_rows)))
+        assert next(hosts) == 2
+        frame_store(data, check=True)
+    assert not list(copy.glob(".*partial"))
+
+
+def test_a_conversion_that_is_stopped_while_it_reads_reads_no_further(tmp_path, monkeypatch):
+    source, read, frames = foreign(tmp_path / "a.h5", lengths=(3,) * 20), [], Episodes.frames
+
+    def reading(data, rows, **named):
+        read.append(rows)
+        if len(read) == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+        return frames(data, rows, **named)
+
+    monkeypatch.setattr(Episodes, "frames", reading)
+    with pytest.raises(KeyboardInterrupt):
+        convert(source, tmp_path / "out")
+    assert len(read) == 3
+    assert not (tmp_path / "out").exists()
+
+
+def test_frames_are_reduced_as_they_are_read(dataset, tmp_path, monkeypatch):
+    """Whole episodes of a camera's pictures would wait in memory, several of them."""
+    shapes, packed = [], convert_module._packed
+
+    def spied(first, rest, *given):
+        def seen():
+            for episode in rest:
+                shapes.append(episode[1].shape[1:])
+                yield episode
+
+        return packed(first, seen(), *given)
+
+    monkeypatch.setattr(convert_module, "_packed", spied)
+    convert(dataset, tmp_path / "out", size=16)
+    assert set(shapes) == {(16, 16, 3)}
 
 
 def test_a_store_is_found_however_its_file_is_named(tmp_path, monkeypatch):

@@ -53,6 +53,19 @@ def test_an_error_goes_before_it():
         work()
 
 
+def test_what_is_ignored_stays_so():
+    """A shell has what it starts in the background ignore Ctrl-C, which is not meant for it."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with held() as take:
+            interrupt()
+            take()
+        interrupt()
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_another_thread_is_left_alone():
     before, seen = signal.getsignal(signal.SIGINT), []
 
@@ -153,6 +166,6 @@ def test_a_lock_is_not_left_taken(tmp_path):
     ]
     for child in children:
         try:
-            assert child.communicate(timeout=60)[0] == "stopped\n"
+            assert child.communicate(timeout=300)[0] == "stopped\n"
         finally:
             child.kill()

@@ -15,9 +15,11 @@ from collections.abc import Callable, Iterator
 def held() -> Iterator[Callable[[], None]]:
     """Ctrl-C waits until this block is left, or until the function it is given is called.
 
-    Only of the main thread; others are not interrupted.
+    Only of the main thread, others are not interrupted; and only where it is heard: a shell has
+    what it starts in the background ignore it.
     """
-    if threading.current_thread() is not threading.main_thread():
+    main = threading.current_thread() is threading.main_thread()
+    if not main or not callable(signal.getsignal(signal.SIGINT)):
         yield lambda: None
         return
     heard: list[int] = []

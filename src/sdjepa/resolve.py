@@ -57,7 +57,7 @@ def resolve(
     recipe_k = tree.pop("k", None)
     name = rung or tree.pop("rung", "A2")
     tree.pop("rung", None)
-    if name not in RUNGS:
+    if not isinstance(name, str) or name not in RUNGS:
         raise UserError(f"unknown rung {name!r}; the rungs are {', '.join(RUNGS)}")
     width = k if k is not None else recipe_k if recipe_k is not None else 2
     preset = {key: width if value == "k" else value for key, value in RUNGS[name].items()}

@@ -63,14 +63,17 @@ def write_atomic(path: Path, data: bytes | str) -> Path:
     except OSError as error:
         with contextlib.suppress(OSError):  # where nothing can be written nothing can be removed
             temporary.unlink(missing_ok=True)
-        raise UserError(f"could not write {path}: {error.strerror}; {remedy(error)}") from error
+        raise unwritable(path, error) from error
     return path
 
 
-def remedy(error: OSError) -> str:
-    """What helps against a refusal to write."""
+def unwritable(path: Path, error: OSError, *, then: str = "") -> UserError:
+    """What to say where `path` cannot be written, and what helps; `then` is what comes after."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    return "free some space" if full else "make it writable, or choose another place"
+    remedy = "free some space" if full else "make it writable, or choose another place"
+    # HDF5 puts a page of its own where the system has its word.
+    said = os.strerror(error.errno) if error.errno else str(error).splitlines()[0]
+    return UserError(f"could not write {path}: {said}; {remedy}{then}")
 
 
 def write_json(path: Path, value: Any) -> Path:
@@ -126,16 +129,18 @@ def code_state() -> dict[str, Any]:
         return {}
 
 
-def claim(file: int | IO[bytes], *, wait: bool = False) -> None:
+def claim(file: int | IO[bytes], *, wait: bool = False) -> bool:
     """Lock an open file until it is closed; `BlockingIOError` where another has it, or wait.
 
-    Some file systems of clusters know no locks; there one does without.
+    Some file systems of clusters know no locks; there it is False, and one does without.
     """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except OSError as error:
         if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
             raise
+        return False
+    return True
 
 
 def cores() -> int:
@@ -241,9 +246,7 @@ class Run:
                 (self.path / ".lock").unlink()
                 with contextlib.suppress(OSError):
                     self.path.rmdir()  # where nothing else is in it
-                raise UserError(
-                    f"could not write to {self.path}: {error.strerror}; free some space"
-                ) from error
+                raise unwritable(self.path, error) from error
             yield
             file.truncate(0)
 

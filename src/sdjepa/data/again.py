@@ -36,7 +36,7 @@ def command(settings: Collect, out: Path) -> str:
     """As one would type it: what is as it is anyway is left out."""
     usual, words = Collect(), ["sdjepa", "collect", settings.env]
     for key, value in settings:
-        shown = f"{value:g}" if isinstance(value, float) else str(value)
+        shown = str(int(value) if isinstance(value, float) and value.is_integer() else value)
         if key in UNSAID or (value == getattr(usual, key) and key not in SAID):
             continue
         words += [f"--{key}", shown] if key in FLAGS else ["--set", f"collect.{key}={shown}"]

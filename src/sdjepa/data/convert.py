@@ -1,7 +1,7 @@
 """Any dataset we can read in, a dataset of ours out: same rows, one layout, one description."""
 
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
 
@@ -53,7 +53,7 @@ def convert(
     else:
         if camera or action:
             raise UserError("--camera and --action pick features of a LeRobot folder only")
-        opened = Episodes.open(source)
+        opened = Episodes.open(source, size=size)  # which reduces them as they are read
         if "pack" in opened.info:
             raise UserError(f"{source} is a pack; convert the dataset it was made from, then pack")
         side = _side(opened.frame_shape, source, wanted=size)
@@ -81,10 +81,10 @@ def convert(
         },
     }
     with Writer(out, image_size=side, compress=compress) as writer, held() as take:
-        for done, packed in enumerate(_packed(first, episodes, side, compress), start=1):
+        for done, packed in enumerate(_packed(first, episodes, side, compress, take), start=1):
             writer.add(packed)
             progress(done, count, "episodes")
-            take()  # here, not among the locks of those that compress
+            take()  # here and there, not among the locks of those that compress
         return writer.finish(described, split=split)
 
 
@@ -94,8 +94,10 @@ def _all(source: Episodes) -> Iterator[Episode]:
         yield source.episode(index), source.frames(range(rows.start, rows.stop))
 
 
-def _packed(first: Episode, rest: Iterator[Episode], side: int, compress: bool) -> Iterator[Packed]:
-    """Episodes resized and compressed, several at a time, in order."""
+def _packed(
+    first: Episode, rest: Iterator[Episode], side: int, compress: bool, take: Callable[[], None]
+) -> Iterator[Packed]:
+    """Episodes resized and compressed, several at a time, in order; `take` is called between."""
 
     def work(episode: Episode) -> Packed:
         columns, frames = episode
@@ -106,9 +108,16 @@ def _packed(first: Episode, rest: Iterator[Episode], side: int, compress: bool) 
 
     workers = min(8, cores())
     with ThreadPoolExecutor(workers) as pool:
+
+        def begin() -> Iterator[Future[Packed]]:
+            for episode in islice(rest, workers):
+                take()
+                yield pool.submit(work, episode)
+
         yield work(first)
-        while batch := list(islice(rest, workers)):
-            yield from pool.map(work, batch)
+        while begun := list(begin()):
+            for each in begun:
+                yield each.result()
 
 
 def _side(shape: tuple[int, ...], source: Path, *, wanted: int | None) -> int:

@@ -126,6 +126,11 @@ class Episodes:
         return self._store.frame_shape
 
     @property
+    def read_shape(self) -> tuple[int, ...]:
+        """Of a frame as it is read."""
+        return self.frame_shape if self._side is None else (self._side, self._side, 3)
+
+    @property
     def image_size(self) -> int:
         """Pixels a side, as read; frames that are not square must be converted first."""
         if self._side is not None:
@@ -245,7 +250,7 @@ class Episodes:
             raise IndexError(f"rows {unique[0]}..{unique[-1]} of a dataset of {self.num_rows}")
         same = np.array_equal(unique, wanted)
         native = self._store.frame_shape
-        shape = native if self._side is None else (self._side, self._side, 3)
+        shape = self.read_shape
         frames = np.empty((len(wanted), *shape), np.uint8) if out is None else out
         decoded = frames if same else np.empty((len(unique), *shape), np.uint8)
 
@@ -258,10 +263,13 @@ class Episodes:
             self._store.decode(unique[stretch], whole)
             decoded[stretch] = reduce_frames(whole, self._side)
 
-        with ThreadPoolExecutor(max_workers=min(_THREADS, cores())) as pool:
+        pool = ThreadPoolExecutor(max_workers=min(_THREADS, cores()))
+        try:
             blocks = pool.map(decode, range(0, len(unique), _BLOCK))
             for done, _ in enumerate(blocks, start=1):
                 progress(min(done * _BLOCK, len(unique)), len(unique), "frames")
+        finally:
+            pool.shutdown(cancel_futures=True)  # an interrupt does not wait for all the rest
         # mode="clip" writes straight into `out`; the default goes through a copy.
         return frames if same else np.take(decoded, places, axis=0, out=frames, mode="clip")
 

@@ -13,6 +13,7 @@ all processes and fetched by the kernel when touched.
 import contextlib
 import hashlib
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,9 +36,9 @@ def frame_store(
     path = data.beside(f"frames-{side}.u8")
     shape = (data.num_rows, side, side, 3)
     if not _is_there(path):
-        with _alone(path, progress):
+        with _alone(path, progress) as alone:
             if not _is_there(path):  # nor has another process built it meanwhile
-                digest = _build(data, path, progress)
+                digest = _build(data, path, progress, alone=alone)
                 known = {"shape": list(shape), "sha256": digest, "made_from": data.fingerprint}
                 write_json(_note(path), known)
     known = read_json(_note(path))
@@ -58,10 +59,10 @@ def _is_there(path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _alone(path: Path, progress: Progress) -> Iterator[None]:
+def _alone(path: Path, progress: Progress) -> Iterator[bool]:
     """One process builds a store, of several ranks and runs that need it; the others wait.
 
-    The lock ends with its process, however that ends.
+    The lock ends with its process, however that ends. False where no locks are known.
     """
     try:
         file = path.with_name(f".{path.name}.lock").open("wb")
@@ -69,15 +70,17 @@ def _alone(path: Path, progress: Progress) -> Iterator[None]:
         raise UserError(f"could not write beside {path}: {error.strerror}; {_ELSEWHERE}") from error
     with file:
         try:
-            claim(file)
+            alone = claim(file)
         except BlockingIOError:
             progress(0, 1, "waiting for another process that stores the frames")
-            claim(file, wait=True)
-        yield
+            alone = claim(file, wait=True)
+        yield alone
 
 
-def _build(data: Episodes, path: Path, progress: Progress) -> str:
-    temporary = path.with_name(f".{path.name}.partial")  # written over, if one was left behind
+def _build(data: Episodes, path: Path, progress: Progress, *, alone: bool) -> str:
+    """The bytes' SHA-256; who may not be alone writes a file of its own, and the last one stays."""
+    mine = "" if alone else f".{socket.gethostname()}.{os.getpid()}"
+    temporary = path.with_name(f".{path.name}{mine}.partial")  # written over, if left behind
     digest = hashlib.sha256()
     try:
         with temporary.open("wb") as file:

@@ -1,6 +1,7 @@
 """One HDF5 file in LeWM's layout, ours included, in any compression."""
 
 import contextlib
+import math
 import os
 import threading
 from collections.abc import Callable
@@ -34,6 +35,7 @@ _NEEDED = {  # and how one writes what lacks
 }
 _COPY = "copy or download it again"  # what helps where bytes are wrong
 _STRETCH = 1024  # chunks of a column read at a time; HDF5 takes 7 kB of memory for each
+_CACHE = 1 << 29  # bytes of decoded chunks at most
 _FEW = 1024  # frames found one by one (12 us each) before all are looked up at once (3 us each)
 
 
@@ -73,6 +75,8 @@ class Hdf5Store:
         self._pixels = self._stored[PIXELS]
         self.frame_shape = tuple(self._pixels.shape[1:])
         self._ours = self._coded_by_us()
+        if not self._ours and self._pixels.chunks:
+            self._cache_chunks(self._pixels.chunks)
         self._load_filters()
         self.lengths, self.offsets = (self._whole_numbers(name) for name in _INDEX)
         self._asked, self._places = 0, None
@@ -84,6 +88,21 @@ class Hdf5Store:
         }
         self._check()
 
+    def _cache_chunks(self, chunk: tuple[int, ...]) -> None:
+        """Keep decoded chunks of many rows until all these are read, not to decode them once more.
+
+        As many as one stretch of rows lies in, and as many again for those who read beside it.
+        """
+        shape, name = self._pixels.shape, str(self._pixels.name)
+        band = math.prod(-(-side // of) for side, of in zip(shape[1:], chunk[1:], strict=True))
+        size = math.prod(chunk)
+        count = min(2 * band, max(1, _CACHE // size))
+        cached = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
+        cached.set_chunk_cache(10 * count + 1, count * size, 0.75)  # slots, bytes, HDF5's own share
+        del self._pixels, self._stored[PIXELS]  # else it is the same opened one
+        self._pixels = h5py.Dataset(h5py.h5d.open(self._file.id, name.encode(), cached))
+        self._stored[PIXELS] = self._pixels
+
     def _whole_numbers(self, name: str) -> Int[np.ndarray, "episodes"]:
         found = self.column(name)
         if not np.isfinite(found).all() or (found % 1).any():
@@ -94,7 +113,9 @@ class Hdf5Store:
         found: dict[str, h5py.Dataset] = {}
 
         def visit(name: str, item: h5py.Dataset | h5py.Group) -> None:
-            if isinstance(item, h5py.Dataset) and item.dtype.kind in "fiub":
+            if not isinstance(item, h5py.Dataset) or item.shape is None:  # which holds nothing
+                return
+            if item.dtype.kind in "fiub":
                 # A slash makes HDF5 groups; the published files have an underscore there.
                 flat = name.replace("/", "_")
                 if flat in found:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from sdjepa.data.packing import Packed
-from sdjepa.errors import UserError
+from sdjepa.runs import unwritable
 
 
 def write_part(path: Path, episodes: Sequence[tuple[Packed, int]]) -> None:
@@ -34,9 +34,8 @@ def write_part(path: Path, episodes: Sequence[tuple[Packed, int]]) -> None:
         temporary.replace(path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
-        raise UserError(
-            f"could not write {path}: {error.strerror}; free some space and run the same command "
-            "again, it continues"
+        raise unwritable(
+            path, error, then=", and run the same command again: it continues"
         ) from error
 
 

@@ -1,6 +1,7 @@
 """Recorded frames by themselves: every one is read; do any two differ, and is anything on them?"""
 
 import hashlib
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +12,7 @@ from sdjepa.data.packing import digest
 from sdjepa.data.replaying import state_columns
 from sdjepa.runs import Progress, silent
 
-STRETCH = 2048  # frames read at a time
+STRETCH_BYTES = 1 << 28  # of frames read at a time
 NEARLY_ALL = 0.95
 FEW_STEPS = 10  # of so few nothing is said
 COARSE = 16  # a frame is looked at whole where every so many-th pixel is of one colour
@@ -30,9 +31,11 @@ def read_pictures(data: Episodes, progress: Progress = silent) -> Pictures:
     """Read every frame once."""
     whole, last = hashlib.sha256(), b""
     repeats, plain = np.zeros(data.num_rows, dtype=bool), np.zeros(data.num_rows, dtype=bool)
-    for first in range(0, data.num_rows, STRETCH):
-        rows = range(first, min(first + STRETCH, data.num_rows))
-        for row, frame in zip(rows, data.frames(rows), strict=True):
+    stretch = max(1, STRETCH_BYTES // math.prod(data.read_shape))
+    buffer = np.empty((min(stretch, data.num_rows), *data.read_shape), np.uint8)
+    for first in range(0, data.num_rows, stretch):
+        rows = range(first, min(first + stretch, data.num_rows))
+        for row, frame in zip(rows, data.frames(rows, out=buffer[: len(rows)]), strict=True):
             found = digest(frame)
             whole.update(found)
             repeats[row] = found == last

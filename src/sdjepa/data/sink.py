@@ -5,6 +5,7 @@ fails. What the disk refused is kept in memory, where HDF5 finds it again, until
 `check`, which raises the refusal, and has thrown the file away.
 """
 
+import contextlib
 import io
 import os
 from pathlib import Path
@@ -17,19 +18,27 @@ class Sink(io.RawIOBase):
 
     def __init__(self, path: Path) -> None:
         super().__init__()
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        self._path = path
+        _remove_left_behind(path)
+        try:
+            # Never into a file that is there: where no locks are known somebody may be writing it.
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        except FileExistsError as error:  # another process was faster
+            raise BlockingIOError(f"{path} is another's") from error
         try:
             claim(self._file)
-            # Whoever held it until just now may have given the file its name: it is not ours.
-            if not path.exists() or not os.path.samestat(path.stat(), os.fstat(self._file)):
+            if not self.in_place():
                 raise BlockingIOError(f"{path} is another's")
-            os.ftruncate(self._file, 0)
         except OSError:
             os.close(self._file)
             raise
         self._at, self._end = 0, 0
         self._refusal: OSError | None = None
         self._kept: list[tuple[int, bytes]] = []  # where it should be, and what
+
+    def in_place(self) -> bool:
+        """Whether what is at the path is this file, and not gone or another's."""
+        return _is_at(self._path, self._file)
 
     def check(self) -> None:
         """Raise what the disk said when it first refused something."""
@@ -96,3 +105,18 @@ class Sink(io.RawIOBase):
         if not self.closed:
             os.close(self._file)
         super().close()
+
+
+def _remove_left_behind(path: Path) -> None:
+    """Remove what a writer that was killed left; `BlockingIOError` where one is at work."""
+    with contextlib.suppress(FileNotFoundError), path.open("rb+") as file:
+        claim(file)
+        # Whoever held it until just now may have given the file its name.
+        if _is_at(path, file.fileno()):
+            path.unlink()
+
+
+def _is_at(path: Path, file: int) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(path.stat(), os.fstat(file))
+    return False

@@ -109,15 +109,13 @@ class LibraryStore:
 
     def _ask(self, work: Callable[..., Any], *given: Any, **named: Any) -> Any:
         """What the library says; what it raises at damage is anything, panics of Rust included."""
-        with warnings.catch_warnings():  # of its own ways with buffers and processes
-            warnings.simplefilter("ignore")
-            try:
-                return _librarian().submit(work, *given, **named).result()
-            except (ImportError, KeyboardInterrupt, SystemExit):
-                raise
-            except BaseException as error:
-                said = re.sub(r", \S+\.rs:\d+:\d+$", "", first_line(error))  # where in its source
-                raise Unreadable(said) from error
+        try:
+            return _librarian().submit(_quietly, work, *given, **named).result()
+        except (ImportError, KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:
+            said = re.sub(r", \S+\.rs:\d+:\d+$", "", first_line(error))  # where in its source
+            raise Unreadable(said) from error
 
     def _damaged(self, what: str, error: Exception) -> UserError:
         return UserError(
@@ -158,6 +156,13 @@ def _librarian() -> ThreadPoolExecutor:
     """The one thread that asks the library: its readers say nothing about others, and that of
     videos is told how to hand over pictures once in a process, which holds in that thread only."""
     return ThreadPoolExecutor(1)
+
+
+def _quietly(work: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    """In the librarian's thread alone: two that change what is warned of leave it changed."""
+    with warnings.catch_warnings():  # of the library's ways with buffers and processes
+        warnings.simplefilter("ignore")
+        return work(*given, **named)
 
 
 def _silence_films() -> None:

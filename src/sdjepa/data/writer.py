@@ -7,8 +7,7 @@ the `zstandard` package, so neither end needs an HDF5 plug-in; programs that hav
 
 import contextlib
 import hashlib
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -21,7 +20,7 @@ from sdjepa.data.packing import ZSTD_LEVEL, Packed
 from sdjepa.data.sink import Sink
 from sdjepa.errors import UserError
 from sdjepa.interrupts import held
-from sdjepa.runs import provenance, write_json
+from sdjepa.runs import provenance, unwritable, write_json
 from sdjepa.seeds import numpy_stream
 
 ZSTD_FILTER = 32015  # HDF5's registered number for zstd
@@ -76,25 +75,18 @@ class Writer:
     def _open(self) -> None:
         self._out.mkdir(parents=True, exist_ok=True)
         try:
-            self._sink = Sink(self._temporary)
-        except BlockingIOError as error:
-            raise UserError(
-                f"{self._out} is being written by another process; wait for it, or choose another "
-                "place"
-            ) from error
-        except OSError as error:
-            raise self._undo(error) from error
+            with self._told():
+                self._sink = Sink(self._temporary)
+        except UserError:
+            self._remove_folder()
+            raise
         if (self._out / FILE).exists():  # since this place was looked at
-            self._sink.close()
-            self._temporary.unlink()
+            self._undo()
             raise UserError(f"{self._out} holds a dataset that another process has just written")
-        try:
-            # v110: the chunks of a growing dataset are found through an array, not a tree.
-            self._file = h5py.File(self._sink, "w", libver=("v110", "v110"))
-            shape = (1, self._size, self._size, 3)
-            self._pixels = _frame_dataset(self._file, shape, compress=self._compress)
-        except OSError as error:
-            raise self._undo(error) from error
+        # v110: the chunks of a growing dataset are found through an array, not a tree.
+        self._file = h5py.File(self._sink, "w", libver=("v110", "v110"))
+        shape = (1, self._size, self._size, 3)
+        self._pixels = _frame_dataset(self._file, shape, compress=self._compress)
         self._rows = 0
 
     @held()
@@ -105,21 +97,32 @@ class Writer:
         trace: TracebackType | None,
     ) -> None:
         self._file.close()
-        self._sink.close()
-        undone = self._undo(error)
-        if isinstance(error, OSError):
-            raise undone from error
+        self._undo()
 
-    def _undo(self, error: BaseException | None) -> UserError:
-        """Leave nothing behind, but what was there; what to say if a disk is why."""
-        self._temporary.unlink(missing_ok=True)
+    def _undo(self) -> None:
+        """Leave nothing behind, but what was there and what is another's."""
+        if self._sink.in_place():
+            self._temporary.unlink()
+        self._sink.close()
+        self._remove_folder()
+
+    def _remove_folder(self) -> None:
         with contextlib.suppress(OSError):
             self._out.rmdir()  # where nothing else is in it
-        reason = _reason(error) if isinstance(error, OSError) else ""
-        return UserError(
-            f"could not write {self._out / FILE}: {reason}; free some space and run the same "
-            "command again"
-        )
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """What a disk refuses within is told in one line."""
+        try:
+            yield
+        except BlockingIOError as error:
+            raise UserError(
+                f"{self._out} is being written by another process; wait for it, or choose another "
+                "place"
+            ) from error
+        except OSError as error:
+            then = ", and run the same command again"
+            raise unwritable(self._out / FILE, error, then=then) from error
 
     @held()
     def add(self, episode: Packed) -> None:
@@ -131,7 +134,8 @@ class Writer:
         self._pixels.resize(self._rows + rows, axis=0)
         for i, chunk in enumerate(episode.frames):
             self._pixels.id.write_direct_chunk((self._rows + i, 0, 0, 0), chunk)
-        self._sink.check()
+        with self._told():
+            self._sink.check()
         self._digests.append(episode.digests)
         self._lengths.append(rows)
         self._rows += rows
@@ -170,7 +174,9 @@ class Writer:
             "split": dict(split),
             **provenance(),
         }
-        with held():  # a dataset has both or none
+        with held(), self._told():  # a dataset has both or none
+            if not self._sink.in_place():
+                raise BlockingIOError(f"{self._temporary} is another's")
             write_json(self._out / CARD, record)
             self._temporary.replace(self._out / FILE)
         return self._out
@@ -187,13 +193,9 @@ class Writer:
         offsets = np.concatenate([[0], np.cumsum(lengths)[:-1]]).astype(np.int64)
         self._file.create_dataset("ep_offset", data=offsets)
         self._file.close()
-        self._sink.settle()
+        with self._told():
+            self._sink.settle()
         return columns
-
-
-def _reason(error: OSError) -> str:
-    """The system's word for it; HDF5 puts a page of its own there."""
-    return os.strerror(error.errno) if error.errno else str(error).splitlines()[0]
 
 
 def _frame_dataset(
