@@ -78,7 +78,10 @@ def test_a_state_and_a_goal_are_restored_from_the_columns_needed_alone(env):
     env.set_state(few[0])
     env.set_goal(few[1])
     assert env.distance() > 0
-    assert env.path({name: values[None] for name, values in few[0].items()}).shape == (1, 2)
+    columns = {name: np.stack([row[name] for row in few]) for name in env.needed}
+    assert env.path(columns).shape == (2, 2)
+    assert all(values.shape == (2,) for values in env.measures(columns).values())
+    assert all(rows.ndim == 1 for rows in env.events(columns).values())
     shapes = {name: env.state_columns[name] for name in few[0]}
     assert base.fits(env.name, shapes, env.action_dim) is None
     for name in shapes:
@@ -120,7 +123,7 @@ def test_a_state_is_set_without_being_moved_and_without_a_past(env):
     env.step(actions[5])
     twice = env.observe()
     for name in once:
-        if name not in ("pos_target", "distance_to_target", "observation", "target_pos", "score"):
+        if name not in ("pos_target", "distance_to_target", "observation", "target_pos"):
             if name.startswith("privileged_target"):
                 continue  # a goal is set by itself
             assert np.array_equal(once[name], twice[name]), name

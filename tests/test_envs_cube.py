@@ -230,6 +230,17 @@ def test_an_exchanged_part_is_at_rest(env):
     assert np.array_equal(mixed["qpos"][14:], rows[0]["qpos"][14:])
 
 
+@pytest.mark.parametrize(("off", "there"), [(0.039, True), (0.041, False)])
+def test_the_benchmark_asks_for_4_cm(env, off, there):
+    """As a number: a release of the library that asks for another gives other scores."""
+    env.reset(np.random.default_rng(0))
+    row = env.observe()
+    for way in np.eye(3):
+        env.set_goal({"privileged_block_0_pos": row["privileged_block_0_pos"] + off * way})
+        env.set_state(row)
+        assert env.solved() == there
+
+
 def test_the_distance_counts_height(env):
     env.reset(np.random.default_rng(0))
     row = env.observe()

@@ -154,7 +154,7 @@ def test_what_changes_a_picture_besides_places_is_seen(kept):
         assert np.array_equal(own.paint(data, camera), right)
 
 
-@pytest.mark.parametrize("fault", ["draws nothing", "clears all", "not known"])
+@pytest.mark.parametrize("fault", ["draws nothing", "clears all", "at first", "not known"])
 def test_parts_of_a_driver_that_gets_them_wrong_are_not_drawn(kept, monkeypatch, fault):
     env, own = kept
     _, data, camera = env.subject()
@@ -166,6 +166,8 @@ def test_parts_of_a_driver_that_gets_them_wrong_are_not_drawn(kept, monkeypatch,
                 self._before[:] = 0
             if fault == "draws nothing":
                 self._box = (0, 0, 0, 0)
+            if fault == "at first" and len(self.boxes) == 1:  # the whole is wrong, all parts right
+                self._before[:], self._box = 0, (0, 0, 0, 0)
 
     def unknown():
         raise gl_calls.Unsupported
@@ -224,3 +226,19 @@ def test_a_shadow_of_what_is_above_the_lamp_may_be_anywhere():
         )
         box = tuple(reach.each(data, view=view, near=0.01, ground=ground, mirror=False)[0])
         assert (box == WHOLE) == everywhere
+
+
+@given(x=across, y=across, height=heights)
+def test_an_image_in_a_mirror_is_as_far_behind_it_and_within_the_box(x, y, height):
+    model = SimpleNamespace(geom_aabb=np.zeros((1, 6)))
+    light = (np.array([0, 0, 3.0]), np.eye(3) * [1, -1, -1], 1.0)
+    reach = Reach(model, [0], light=light, size=SIZE)
+    # Along y from y = -8, ten units high: as far as x and z tell, picture and world are one.
+    view = np.array([[20.0, 14, 0, 224], [0, 14, 20, 224], [0, 0.125, 0, 2]])
+    ground = (np.array([0.0, 0, 0.1]), np.array([0, 0, 1.0]))
+    data = SimpleNamespace(geom_xmat=np.eye(3).reshape(1, 9), geom_xpos=np.array([[x, y, height]]))
+    box = reach.each(data, view=view, near=0.01, ground=ground, mirror=True)[0]
+    for z in (height, 0.2 - height):
+        right, up, depth = view @ [x, y, z, 1]
+        assert box[0] <= right / depth <= box[2]
+        assert box[1] <= up / depth <= box[3]

@@ -468,6 +468,50 @@ def test_what_a_far_target_asks_for_is_clipped(env):
     assert np.abs(asked).tolist() == [1, 1]
 
 
+@pytest.mark.parametrize(
+    ("off", "there"),
+    [
+        ([14, 0, 0, 14, 0], True),  # 19.8 px, of agent and block together
+        ([14.2, 0, 0, 14.2, 0], False),
+        ([0, 0, 0, 0, np.pi / 9 - 0.01], True),
+        ([0, 0, 0, 0, np.pi / 9 + 0.01], False),
+    ],
+)
+def test_the_benchmark_asks_for_20_px_and_20_degrees(env, off, there):
+    """As numbers: a release of the library that asks for others gives other scores."""
+    state = np.array([200.0, 200, 300, 300, 1, 0, 0])
+    env.set_state({"state": state})
+    env.set_goal({"state": state + np.array([*off, 0, 0])})
+    assert env.solved() == there
+
+
+def test_the_block_is_a_t_of_bars_30_px_wide(env):
+    """Releases of the library have differed; episodes of one are not replayed by another."""
+    corners = {
+        tuple(np.round(corner, 6))
+        for shape in env._env.block.shapes
+        for corner in shape.get_vertices()
+    }
+    bar = {(x, y) for x in (-60, 60) for y in (0, 30)}
+    assert corners == bar | {(x, y) for x in (-15, 15) for y in (30, 120)}
+
+
+def test_what_the_pusher_is_done_with_counts_as_reached(env):
+    reached = served = 0
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        env.reset(rng)
+        policy, aim, before = env.policy("pusher", noise=1.0, rng=rng), None, False
+        for _ in range(120):
+            action = policy()
+            served += aim is not None and not np.array_equal(aim, env._aim)
+            aim = env._aim
+            env.step(action)
+            reached += env.succeeded() and not before
+            before = env.succeeded()
+    assert reached >= served > 0
+
+
 def test_the_distance_leaves_the_angle_out(env):
     state = np.array([200.0, 200, 300, 300, 1, 0, 0])
     env.set_state({"state": state})

@@ -104,6 +104,40 @@ def test_the_expert_reaches_aim_after_aim(env):
     assert reached >= 6
 
 
+def test_the_ball_is_where_the_expert_wants_the_finger_from_the_first_row_on(env):
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        env.reset(rng)
+        policy = env.policy("expert", noise=0.0, rng=rng)
+        first = env.observe()["target_pos"]
+        env.step(policy())
+        assert np.array_equal(env.observe()["target_pos"], first)
+
+
+@pytest.mark.parametrize(("off", "there"), [(0.049, True), (-0.049, True), (0.051, False)])
+@pytest.mark.parametrize("joint", [0, 1])
+def test_the_benchmark_asks_for_a_twentieth_of_a_radian(env, joint, off, there):
+    """As a number: a release of the library that asks for another gives other scores."""
+    env.reset(np.random.default_rng(4))
+    env.set_goal({"qpos": env.observe()["qpos"] + off * np.eye(2)[joint]})
+    assert env.solved() == there
+
+
+def test_who_takes_pictures_in_between_is_noticed(env):
+    other = base.make("reacher")
+    for each in (env, other):
+        each.reset(np.random.default_rng(0))
+    env.shoot()
+    other.shoot()
+    assert env.finished() == []
+    with pytest.raises(AssertionError, match="another took pictures"):
+        env.shoot()
+    assert env.develop() == []
+    assert len(other.develop()) == 1
+    env.shoot()
+    assert len(env.develop()) == 1
+
+
 def test_random_actions_fill_the_action_space(env):
     rng = np.random.default_rng(6)
     env.reset(rng)

@@ -40,6 +40,24 @@ def test_the_windowed_picture_is_the_simulators(env):
     assert np.mean(differ) < 1e-5
 
 
+@pytest.mark.parametrize(
+    "place",
+    [(0, 0), (223.9, 100), (224, 100), (-1, 50), (300, 50), (-60, 50), (50, -90), (50, 270)],
+)
+def test_a_dot_outside_is_drawn_as_the_simulator_draws_it(env, place):
+    """Other people's data may have it anywhere."""
+    env.set_state({"proprio": np.array(place, dtype=np.float32)})
+    assert np.abs(env.frame().astype(int) - env.plain()).max() <= 1
+
+
+def test_a_goal_is_a_copy(env):
+    env.set_state({"proprio": np.array([40.0, 100.0])})
+    goal = np.array([43.0, 104.0], dtype=np.float32)
+    env.set_goal({"proprio": goal})
+    goal[:] = 0
+    assert env.observe()["pos_target"].tolist() == [43, 104]
+
+
 def test_a_step_is_the_simulators_step_at_every_wall(env):
     rng = np.random.default_rng(7)
     stopped = 0

@@ -21,7 +21,6 @@ from jaxtyping import Float, Int
 from sdjepa.envs import gl, library
 from sdjepa.envs.base import NATIVE_SIZE, Columns, Policy
 
-SOLVED_M = 0.04
 ORACLE_NOISE = 0.1  # the oracle's noise at noise 1 is drawn between 0 and this for every episode
 NOISE_SHAPE = np.array([1.0, 1.0, 1.0, 3.0, 10.0])  # OGBench's, by action dimension
 LEAST_MOVE_M = 0.1  # a new target is at least this far from the cube
@@ -175,6 +174,8 @@ class Cube(gl.Filmed):
     @classmethod
     def events(cls, columns: Columns) -> dict[str, Int[np.ndarray, "events"]]:
         """Rows at which the gripper has just touched something or let go."""
+        if "proprio_gripper_contact" not in columns:
+            return {}
         contact = np.asarray(columns["proprio_gripper_contact"], dtype=np.float64)
         held = contact.reshape(len(contact), -1)[:, 0] > 0.5
         return {"gripper": np.flatnonzero(held[1:] != held[:-1]) + 1}

@@ -69,6 +69,7 @@ class Sheet:
         self.painter, self._gl = painter, GL
         self._scenes: list[Scene] = []  # blank ones are kept for the next sheet
         self._noted = 0
+        self.turn = 0  # of those who use it in turn
         self._done: list[np.ndarray] = []
         self._asked: list[tuple[int, int]] = []  # buffers being read into, and how many frames
         self._free: list[int] = []
@@ -199,7 +200,8 @@ class Sheet:
         return done
 
     def drop(self) -> None:
-        """Forget what was noted."""
+        """Forget what was noted; whoever noted it has it no more."""
+        self.turn += 1
         self._free += [buffer for buffer, _ in self._asked]
         self._noted, self._done, self._asked = 0, [], []
 
@@ -215,6 +217,7 @@ class Filmed(Env):
         super().__init__(shadow=shadow)
         self._shadow = shadow
         self._sheet: Sheet | None = None  # while frames are being taken
+        self._turn = 0  # of the sheet, which others of the thread use in theirs
 
     @abstractmethod
     def subject(self) -> tuple[Any, Any, str | int]:
@@ -232,15 +235,22 @@ class Filmed(Env):
         model, data, camera = self.subject()
         if self._sheet is None:
             self._sheet = sheet(self.name, model, size=NATIVE_SIZE, shadow=self._shadow)
+            self._turn = self._sheet.turn
+        assert self._sheet.turn == self._turn, "another took pictures before these were developed"
         self._sheet.note(data, camera)
 
     def finished(self) -> list[UInt8[np.ndarray, "224 224 3"]]:
-        return [] if self._sheet is None else self._sheet.finished()
+        mine = self._own_sheet()
+        return [] if mine is None else mine.finished()
 
     def develop(self) -> list[UInt8[np.ndarray, "224 224 3"]]:
-        done = [] if self._sheet is None else self._sheet.take()
-        self._sheet = None
-        return done
+        mine, self._sheet = self._own_sheet(), None
+        return [] if mine is None else mine.take()
+
+    def _own_sheet(self) -> Sheet | None:
+        """The sheet, unless another has used it since."""
+        taken = self._sheet is None or self._sheet.turn != self._turn
+        return None if taken else self._sheet
 
 
 def sheet(kind: str, model: Any, *, size: int, shadow: int) -> Sheet:

@@ -16,6 +16,9 @@ APPROACH_GAP = 14.0  # room left between agent and outline before a push
 STRIDE_PX = 30.0  # how far ahead of the agent a target is set; about 10 px are covered in a step
 TURN_PX = 60.0  # a radian of turn counts as much as this many pixels
 TABLE = (30.0, 482.0)  # targets stay inside the walls
+BLOCK_TABLE = (130.0, 382.0)  # a block that lies here reaches no wall, however it is turned
+POSITION_PX = 20.0  # the benchmark's tolerance over agent and block together
+ANGLE_RAD = np.pi / 9
 
 
 def _outline() -> tuple[np.ndarray, np.ndarray]:
@@ -41,6 +44,18 @@ def _outline() -> tuple[np.ndarray, np.ndarray]:
 POINTS, INWARD = _outline()
 
 
+def block_error(state: Float[np.ndarray, "7"], aim: Float[np.ndarray, "3"]) -> np.ndarray:
+    """How the block must still move and turn to lie at `aim`: x, y, angle in -pi..pi."""
+    turn = (aim[2] - state[4] + np.pi) % (2 * np.pi) - np.pi
+    return np.array([aim[0] - state[2], aim[1] - state[3], turn])
+
+
+def lies_at(state: Float[np.ndarray, "7"], aim: Float[np.ndarray, "3"]) -> bool:
+    """Whether the block is as near to `aim` as the benchmark asks; the agent may be anywhere."""
+    error = block_error(state, aim)
+    return bool(np.linalg.norm(error[:2]) < POSITION_PX and abs(error[2]) < ANGLE_RAD)
+
+
 class Pusher:
     """One episode's pusher; call it with the state at every step."""
 
@@ -52,14 +67,14 @@ class Pusher:
         self._phase = "choose"
 
     def _draw_aim(self) -> Float[np.ndarray, "3"]:
-        position = self._rng.uniform(130, 382, size=2)
+        position = self._rng.uniform(*BLOCK_TABLE, size=2)
         return np.array([*position, self._rng.uniform(0, 2 * np.pi)])
 
     def __call__(self, state: Float[np.ndarray, "7"]) -> Float[np.ndarray, "2"]:
-        agent, error = state[:2], self._error(state)
-        if np.linalg.norm(error[:2]) < 20 and abs(error[2]) < np.pi / 9:
+        agent = state[:2]
+        if lies_at(state, self.aim):
             self.aim, self._phase = self._draw_aim(), "choose"
-            error = self._error(state)
+        error = self._error(state)
         if self._phase == "choose":
             self._choose(state, error)
         point, inward = self._contact(state)
@@ -75,10 +90,10 @@ class Pusher:
         return _ahead(agent, point + inward * STRIDE_PX)
 
     def _error(self, state: np.ndarray) -> np.ndarray:
-        turn = (self.aim[2] - state[4] + np.pi) % (2 * np.pi) - np.pi
+        """Of the centre of gravity, about which pushes turn the block."""
         centre = _to_world(CENTRE, state)
         wanted = _to_world(CENTRE, np.array([0, 0, *self.aim, 0, 0]))
-        return np.array([*(wanted - centre), turn])
+        return np.array([*(wanted - centre), block_error(state, self.aim)[2]])
 
     def _effects(self, state: np.ndarray) -> Float[np.ndarray, "points 3"]:
         """What a unit push at each outline point does: movement, and turn in pixels."""

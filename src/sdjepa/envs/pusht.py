@@ -14,15 +14,20 @@ from jaxtyping import Float, Int, UInt8
 
 from sdjepa.envs import demos, library
 from sdjepa.envs.base import Columns, Env, Policy, speed
-from sdjepa.envs.pusher import TABLE, Pusher
+from sdjepa.envs.pusher import (
+    ANGLE_RAD,
+    BLOCK_TABLE,
+    POSITION_PX,
+    TABLE,
+    Pusher,
+    block_error,
+    lies_at,
+)
 from sdjepa.envs.table import Table
 
-POSITION_PX = 20.0  # the benchmark's tolerance over agent and block together
-ANGLE_RAD = np.pi / 9
 GOAL_XY = np.array([256.0, 256.0])  # the pose drawn in green, which the demonstrations aim for
 GOAL_ANGLE = np.pi / 4
 ACTION_PX = 100.0  # an action of 1 asks for a point this far from the agent
-BLOCK_TABLE = (130.0, 382.0)  # a block that lies here reaches no wall, however it is turned
 NOISE_PX = 20.0  # standard deviation, at noise 1, of the noisiest episode's targets
 
 
@@ -124,11 +129,8 @@ class PushT(Env):
         return bool(self._env.eval_state(self._env.goal_state, self._env._get_obs())[0])
 
     def succeeded(self) -> bool:
-        """Whether the block lies where the present policy wants it; the agent may be anywhere."""
-        if self._aim is None:
-            return False
-        error = block_error(self._env._get_obs(), self._aim)
-        return bool(np.linalg.norm(error[:2]) < POSITION_PX and abs(error[2]) < ANGLE_RAD)
+        """Whether the block lies where the present policy wants it."""
+        return self._aim is not None and lies_at(self._env._get_obs(), self._aim)
 
     def frame(self) -> UInt8[np.ndarray, "224 224 3"]:
         return self._table.frame(self._env)
@@ -241,9 +243,3 @@ class PushT(Env):
     @classmethod
     def path(cls, columns: Columns) -> Float[np.ndarray, "rows 2"]:
         return np.asarray(columns["state"], dtype=np.float64)[:, :2]
-
-
-def block_error(state: Float[np.ndarray, "7"], aim: Float[np.ndarray, "3"]) -> np.ndarray:
-    """How the block must still move and turn to lie at `aim`: x, y, angle in -pi..pi."""
-    turn = (aim[2] - state[4] + np.pi) % (2 * np.pi) - np.pi
-    return np.array([aim[0] - state[2], aim[1] - state[3], turn])

@@ -129,7 +129,9 @@ class Reacher(gl.Filmed):
             ]
         )
         # The invisible ball goes where the finger should, so that its distance means something.
-        self._env.env.physics.named.model.geom_pos["target", :2] = finger
+        named = self._env.env.physics.named
+        named.model.geom_pos["target", :2] = finger
+        named.data.geom_xpos["target", :2] = finger  # else its old place stands until a step
 
     def _expert(self, noise: float, rng: np.random.Generator) -> np.ndarray:
         """PD control to the aim; a new aim is drawn where one has been reached."""

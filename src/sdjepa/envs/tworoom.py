@@ -108,6 +108,8 @@ class TwoRoom(Env):
 
         x, y = self._env.agent_position.tolist()
         size = self._env.IMG_SIZE
+        if not (0 <= x < size and 0 <= y < size):  # which the simulator draws in a way of its own
+            return self.plain()
         left, right = max(0, round(x) - WINDOW_PX), min(size, round(x) + WINDOW_PX + 1)
         top, bottom = max(0, round(y) - WINDOW_PX), min(size, round(y) + WINDOW_PX + 1)
         radius = self._radius
@@ -130,7 +132,7 @@ class TwoRoom(Env):
     def _set_target(self, position: Float[np.ndarray, "2"]) -> None:
         # Not the simulator's setter: that one redraws a goal picture nobody here looks at, and
         # refuses goals beyond the range its own targets are drawn from.
-        self._env.target_position = torch.from_numpy(position)
+        self._env.target_position = torch.tensor(position)  # a copy
 
     def agent_at(self, row: Columns, point: Float[np.ndarray, "2"]) -> dict[str, np.ndarray]:
         """Where the dot would be held up if it stood there: walls push it to their nearer side."""
@@ -164,11 +166,14 @@ class TwoRoom(Env):
     @classmethod
     def measures(cls, columns: Columns) -> dict[str, Float[np.ndarray, "rows"]]:
         position = np.asarray(columns["proprio"], dtype=np.float64)[:, :2]
+        measures = {}
         if "distance_to_target" in columns:
-            distance = np.asarray(columns["distance_to_target"], dtype=np.float64).reshape(-1)
-        else:
-            distance = np.linalg.norm(position - columns["pos_target"][:, :2], axis=-1)
-        return {"agent_target_dist": distance, "agent_speed": speed(position)}
+            distance = np.asarray(columns["distance_to_target"], dtype=np.float64)
+            measures["agent_target_dist"] = distance.reshape(-1)
+        elif "pos_target" in columns:
+            gap = position - columns["pos_target"][:, :2]
+            measures["agent_target_dist"] = np.linalg.norm(gap, axis=-1)
+        return {**measures, "agent_speed": speed(position)}
 
     @classmethod
     def events(cls, columns: Columns) -> dict[str, Int[np.ndarray, "events"]]:
