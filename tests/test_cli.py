@@ -16,15 +16,17 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 from conftest import TINY
 from sdjepa.cli.app import bar, tell
 from sdjepa.cli.pace import Stage
+from sdjepa.errors import Stopped
 from sdjepa.resolve import together
 from sdjepa.runs import Run, read_json
-from small import Crash
+from small import Crash, foreign
 
 SETS = [word for setting in TINY for word in ("--set", setting)]
 
@@ -129,7 +131,8 @@ def test_a_place_that_cannot_be_written_is_one_line(sdjepa, recipe, tiny_data, t
             ("train", recipe, "--data", tiny_data, *SETS, "--out", place),
             ("data", "convert", tiny_data, place),
         ):
-            assert "choose another place" in refused(sdjepa, *words)
+            said = refused(sdjepa, *words)
+            assert "choose another place" in said or f"{file} is a file; name a folder" in said
     assert file.read_text() == "mine"
 
 
@@ -636,3 +639,98 @@ def test_help_of_collect_tells_the_defaults_and_policies_there_are():
         (line,) = [each for each in command.help.splitlines() if f"**{name}**" in each]
         said = line.partition(":")[2].partition("(")[0].replace(" ", "").split(",")
         assert said == list(env_class(name).policies)
+
+
+def test_a_run_is_not_scored_or_read_on_data_of_another_environment(
+    sdjepa, a_run, tmp_path, monkeypatch
+):
+    """It would be by luck where actions are as wide, and write over the true score."""
+    other, wide = tmp_path / "pusht", tmp_path / "cube"
+    few = ("--episodes", 8, "--steps", 40, "--size", 28, "--workers", 1)
+    monkeypatch.delenv("SDJEPA_PUSHT_DEMOS", raising=False)
+    assert sdjepa("collect", "pusht", *few, "--out", other)[0] == 0
+    foreign(wide := tmp_path / "wide.h5", size=28, lengths=(40,) * 8, action=np.zeros((320, 5)))
+    assert sdjepa("score", a_run, "--tasks", 2)[0] == 0
+    before = {path: path.read_bytes() for path in a_run.rglob("*") if path.is_file()}
+    for data, found in ((other, "is pusht (2 actions)"), (wide, "(5 actions)")):
+        for verb in (("score", "--tasks", 2), ("compass",), ("watch",)):
+            said = refused(sdjepa, verb[0], a_run, "--data", data, *verb[1:])
+            assert "was trained on" in said
+            assert found in said
+    assert {path: path.read_bytes() for path in a_run.rglob("*") if path.is_file()} == before
+
+
+def test_a_pack_is_of_one_protocol(sdjepa, trained, tiny_data, tmp_path):
+    pack, out = tmp_path / "pack", tmp_path / "out.json"
+    made = ("--tasks", 2, "--offset", 5, "--protocol", "lewm")
+    assert sdjepa("data", "pack", tiny_data, pack, *made)[0] == 0
+    few = ("--tasks", 2, "--offset", 5, "--protocol", "strict")
+    for words in (
+        ("score", trained, "--data", pack, *few),
+        ("floors", pack, *few),
+        ("ceiling", pack, *few, "--out", out),
+    ):
+        assert "holds lewm tasks, asked for strict" in refused(sdjepa, *words)
+    assert sdjepa("floors", pack, "--tasks", 2, "--offset", 5)[0] == 0
+
+
+def test_without_a_simulator_there_are_no_tasks_and_one_line_says_so(sdjepa, tmp_path):
+    path = foreign(tmp_path / "a.h5", size=28, lengths=(40,) * 8, proprio=np.zeros((320, 3)))
+    assert sdjepa("data", "convert", path, tmp_path / "none", "--env", "none")[0] == 0
+    for data in (path, tmp_path / "none"):
+        for words in (("floors", data), ("data", "pack", data, tmp_path / "out")):
+            said = refused(sdjepa, *words)
+            assert "without a simulator there are no tasks" in said
+            assert f"sdjepa data convert {data} OUT --env NAME" in said
+
+
+def test_actions_that_are_missing_within_an_episode_are_not_trained_on(sdjepa, recipe, tmp_path):
+    action = np.random.default_rng(0).normal(size=(320, 2)).astype(np.float32)
+    action[[7, 90]] = np.nan
+    action[39::40] = np.nan  # where episodes end
+    path = foreign(tmp_path / "a.h5", size=28, lengths=(40,) * 8, action=action)
+    said = refused(sdjepa, "train", recipe, "--data", path, "--out", tmp_path / "run", *SETS)
+    assert "missing or infinite in 2 rows (7, 90)" in said
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_is_not_put_among_other_files(sdjepa, recipe, tiny_data, tmp_path):
+    data = Path(shutil.copytree(tiny_data, tmp_path / "data"))
+    before = sorted(data.rglob("*"))
+    said = refused(sdjepa, "train", recipe, "--data", data, "--out", data, *SETS)
+    assert "holds other files" in said
+    assert sorted(path for path in data.rglob("*") if path.name != ".lock") == before
+
+
+@pytest.mark.parametrize(
+    ("lengths", "advice"),
+    [
+        ((40, 40), "has no validation episode, of 2 in all; collect 3 episodes or more"),
+        ((18,) * 40, "the longest validation episode of {path} has 18; collect longer episodes "),
+    ],
+)
+def test_what_is_advised_for_too_little_data_helps(sdjepa, recipe, tmp_path, lengths, advice):
+    path = foreign(tmp_path / "a.h5", size=28, lengths=lengths)
+    said = refused(sdjepa, "train", recipe, "--data", path, "--out", tmp_path / "run", *SETS)
+    assert advice.format(path=path) in said
+    assert "or more of them" not in said
+
+
+def test_a_training_that_is_stopped_ends_as_what_is_stopped_does(
+    sdjepa, recipe, tiny_data, tmp_path, monkeypatch
+):
+    def stopped(*given, **named):
+        raise Stopped("stopped after step 3 of 12; continue with: sdjepa train --resume x")
+
+    monkeypatch.setattr("sdjepa.train.loop.train", stopped)
+    code, out, err = sdjepa("train", recipe, "--data", tiny_data, "--out", tmp_path / "x", *SETS)
+    assert (code, out) == (130, "")
+    assert err.strip().splitlines()[-1].startswith("stopped after step 3")
+
+
+def test_a_finished_collection_says_so_again(sdjepa, tmp_path):
+    words = ("collect", "tworoom", "--episodes", 4, "--steps", 5, "--size", 16, "--workers", 1)
+    assert sdjepa(*words, "--out", tmp_path / "set")[0] == 0
+    code, out, err = sdjepa(*words, "--out", tmp_path / "set")
+    assert (code, out.strip()) == (0, str(tmp_path / "set"))
+    assert "4 episodes" in err

@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 import pytest
 
-from sdjepa.config import Collect
+from sdjepa.config import Collect, Data
 from sdjepa.data import audit as auditing
 from sdjepa.data import check_actions
 from sdjepa.data.audit import audit
@@ -16,7 +16,7 @@ from sdjepa.data.card import card
 from sdjepa.data.collect import collect
 from sdjepa.data.episodes import Episodes
 from sdjepa.data.lag import lag_gains
-from sdjepa.data.loader import normalise_actions
+from sdjepa.data.loader import find_windows
 from sdjepa.data.pack import write_pack
 from sdjepa.envs.base import env_class
 from sdjepa.errors import UserError
@@ -50,6 +50,7 @@ def test_a_collected_dataset_passes_every_check(dataset):
         "structure",
         "lengths",
         "missing values",
+        "actions",
         "split",
         "duplicates",
         "checksums",
@@ -124,8 +125,8 @@ def test_an_infinite_action_is_found(dataset, tmp_path):
     copy = spoil(dataset, tmp_path, change)
     assert verdicts(copy, replays=5)["missing values"] == "fail"
     assert card(copy, tasks=2).exists()
-    with Episodes.open(copy) as data, pytest.raises(UserError, match="is infinite"):
-        normalise_actions(data.column("action"), data.action_stats())
+    with Episodes.open(copy) as data, pytest.raises(UserError, match=r"infinite in 1 row \(3\)"):
+        find_windows(data, Data(), split="train", batch=1)
 
 
 def test_a_pack_passes_the_audit_though_its_frames_between_are_black(dataset, tmp_path):
@@ -368,3 +369,28 @@ def test_a_shadow_map_asked_for_is_drawn_recorded_and_audited(tmp_path):
     for path in paths:
         found = {c.name: c.found for c in audit(path, offset=2, window_rows=2)}["frames"]
         assert found == "12 of 12 frames drawn again are identical"
+
+
+def test_where_values_are_missing_is_said(dataset, tmp_path):
+    def change(file):
+        file["action"][3, 0] = np.nan
+        file["action"][7:9] = np.nan
+
+    copy = spoil(dataset, tmp_path, change)
+    found = {check.name: check.found for check in audit(copy, replays=2, frames=2)}
+    assert found["missing values"] == "action in 3 rows (3, 7, 8)"
+
+
+@pytest.mark.parametrize(("numbers", "verdict"), [([1], "warn"), ([0, 1], "fail")])
+def test_actions_that_never_change_are_found(dataset, tmp_path, numbers, verdict):
+    def change(file):
+        action = file["action"][:]
+        action[:, numbers] = 0.25
+        file["action"][:] = action
+
+    found = {check.name: check for check in audit(spoil(dataset, tmp_path, change), replays=2)}
+    assert found["actions"].verdict == verdict
+    assert (
+        f"unchanged in every action: number {', '.join(map(str, numbers))} of 2"
+        in found["actions"].found
+    )

@@ -1,5 +1,6 @@
 """A data card says what is known of a dataset, and is written whole or not at all."""
 
+import io
 import json
 import shlex
 import shutil
@@ -19,7 +20,7 @@ from sdjepa.data.convert import convert
 from sdjepa.data.episodes import Episodes
 from sdjepa.data.pack import write_pack
 from sdjepa.data.replaying import candidate_starts
-from sdjepa.data.sheet import GAP_GREY, GAP_PX, tiled
+from sdjepa.data.sheet import EDGE, PAPER, chosen, contact_sheet, png, tiled
 from sdjepa.envs import base
 from sdjepa.errors import UserError
 from small import foreign
@@ -138,8 +139,9 @@ def test_the_card_of_a_pack_says_so_and_shows_only_starts_and_goals(dataset, tmp
     assert text.startswith("# Evaluation pack:")
     assert "| A pack of | set (328 rows); goals 9 steps ahead" in text
     assert "| Tasks looked at, of 2 in it, goal 9 steps ahead (95 % intervals) | 2 |" in text
-    shown = image.imread(pack / "card.png")
-    assert shown.shape[:2] == (2 * 128 + GAP_PX, 2 * 128 + GAP_PX)  # two tasks, 32 px four times
+    assert "![start and goal of 2 tasks](card.png)" in text
+    shown, like = image.imread(pack / "card.png"), np.zeros((2, 2, 128, 128, 3), np.uint8)
+    assert shown.shape[:2] == tiled(like)[0].shape[:2]  # two tasks, 32 px four times
     assert shown[..., :3].mean() > 0.5  # most of what is black is so because nothing was drawn
 
 
@@ -195,17 +197,19 @@ def test_the_command_that_made_it_names_no_other_default_and_is_one_to_type():
     assert "--noise 0.12345678" in typed(env="cube", noise=0.12345678)  # fewer give other actions
 
 
-def test_a_card_names_demonstrations_by_their_file(dataset):
+def test_a_card_does_not_tell_where_demonstrations_lay(dataset):
     record = json.loads((dataset / "card.json").read_text())
-    record["collect"]["demos"] = "/home/me/my demos.npz"
-    assert "--demos 'my demos.npz'" in markdown(record, picture="card.png")
+    record["collect"] |= {"demos": "/home/me/my demos.npz", "policy": "demos"}
+    text = markdown(record, picture="card.png", shown="")
+    assert "--demos FILE" in text
+    assert "/home/me" not in text
 
 
 def test_a_checksum_of_demonstrations_is_said_to_be_of_their_arrays(dataset):
     record = json.loads((dataset / "card.json").read_text())
     record["policy"] = {"name": "demos", "noise": 1.0, "demos_sha256": "0123456789abcdef01"}
     record["collect"]["demos"] = "/home/me/d.npz"
-    text = markdown(record, picture="card.png")
+    text = markdown(record, picture="card.png", shown="")
     assert "| Policy | demos (d.npz, SHA-256 of its arrays 0123456789abcdef)" in text
 
 
@@ -235,16 +239,43 @@ def test_what_a_simulator_leaves_of_nothing_is_told_as_nothing():
     ]
 
 
-def test_tiles_of_a_contact_sheet_are_large_whole_pixels_with_a_gap_between():
+def test_tiles_of_a_contact_sheet_are_large_whole_pixels_with_an_edge_on_paper():
     frames = np.random.default_rng(0).integers(0, 255, (2, 3, 50, 50, 3), dtype=np.uint8)
-    sheet = tiled(frames)
+    sheet, left, top = tiled(frames)
     side = 150  # three times 50: the first multiple beyond 112
-    assert sheet.shape == (2 * side + GAP_PX, 3 * side + 2 * GAP_PX, 3)
-    assert (sheet[side : side + GAP_PX] == GAP_GREY).all()
-    assert (sheet[:, side : side + GAP_PX] == GAP_GREY).all()
-    second = sheet[side + GAP_PX :, 2 * (side + GAP_PX) :]
-    assert np.array_equal(second[1::3, 1::3], frames[1, 2])
-    assert tiled(frames.repeat(3, 2).repeat(3, 3)).shape == sheet.shape
+    for y, line in zip(top, frames, strict=True):
+        for x, frame in zip(left, line, strict=True):
+            tile = sheet[y : y + side, x : x + side].copy()
+            assert np.array_equal(tile[1::3, 1::3], frame)
+            assert (sheet[y - 1, x - 1 : x + side + 1] == EDGE).all()
+            sheet[y - 1 : y + side + 1, x - 1 : x + side + 1] = PAPER
+    assert (sheet == PAPER).all()
+    assert tiled(frames.repeat(3, 2).repeat(3, 3))[0].shape == sheet.shape
+
+
+def test_a_contact_sheet_shows_the_tiles_as_they_are_and_words_beside_them():
+    frames = np.random.default_rng(0).integers(0, 255, (2, 3, 120, 120, 3), dtype=np.uint8)
+    names, captions = ["episode 0", "episode 7"], [["step 0", "step 5", "step 10"]] * 2
+    shown = image.imread(io.BytesIO(png(frames, names=names, captions=captions)))[..., :3]
+    shown = (255 * shown).round().astype(np.uint8)
+    plain, left, top = tiled(frames)
+    assert shown.shape == plain.shape
+    places = [(y, x) for y in top for x in left]
+    for (y, x), frame in zip(places, frames.reshape(-1, 120, 120, 3), strict=True):
+        assert np.array_equal(shown[y : y + 120, x : x + 120], frame)
+        assert (shown[y - 18 : y - 2, x : x + 30] < 128).any()  # its step
+    assert (shown[top[1] : top[1] + 20, : left[0] - 1] < 128).any()  # its episode
+
+
+@pytest.mark.parametrize(("episodes", "steps", "lines", "across"), [(1, 1, 1, 2), (2, 3, 2, 4)])
+def test_of_short_episodes_no_frame_is_shown_twice(tmp_path, episodes, steps, lines, across):
+    settings = Collect(env="tworoom", episodes=episodes, steps=steps, size=16, workers=1)
+    with Episodes.open(collect(settings, tmp_path / "set")) as data:
+        rows = chosen(data)
+        assert rows.shape == (lines, across)
+        assert len(np.unique(rows)) == rows.size
+        said = "1 episode from" if lines == 1 else "2 episodes from"
+        assert contact_sheet(data)[1].startswith(said)
 
 
 class Drifting:

@@ -48,7 +48,7 @@ def test_without_a_simulator_nothing_is_simulated_and_nothing_warned_of_the_name
     found = checks(foreign(tmp_path / "a.h5", **ROBOT), named="none")
     assert found["environment"].verdict == found["replay"].verdict == "skipped"
     assert "no simulator here, as --env says" in found["environment"].found
-    assert not {"frames", "action range"} & set(found)
+    assert found["frames"].verdict == found["action range"].verdict == "skipped"
 
 
 def test_where_no_environment_fits_it_is_asked_for(tmp_path):

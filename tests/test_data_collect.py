@@ -390,9 +390,12 @@ def test_other_demonstrations_do_not_continue_a_collection(tmp_path, monkeypatch
     assert json.loads((out / "card.json").read_text())["policy"]["name"] == "demos"
 
 
-def test_a_finished_dataset_is_not_overwritten(dataset):
-    with pytest.raises(UserError, match="already holds a dataset"):
-        collect(SETTINGS, dataset)
+def test_a_finished_dataset_is_left_as_it_is_and_one_of_other_settings_refused(dataset):
+    before = {path: path.stat().st_mtime_ns for path in dataset.rglob("*")}
+    assert collect(SETTINGS.model_copy(update={"workers": 1}), dataset) == dataset
+    with pytest.raises(UserError, match="already holds a dataset, with seed = 3, not 8; remove"):
+        collect(SETTINGS.model_copy(update={"seed": 8}), dataset)
+    assert {path: path.stat().st_mtime_ns for path in dataset.rglob("*")} == before
 
 
 def test_frames_come_in_the_order_asked_for_repeats_included(dataset):

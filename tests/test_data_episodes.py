@@ -59,6 +59,7 @@ def test_other_storage_of_frames_gives_the_same_frames(tmp_path, chunks, compres
     ("changes", "message"),
     [
         ({"pixels": None}, "no column 'pixels'.*write it: uint8 frames"),
+        ({"action": np.array([b"left"] * 12)}, r"action is \|S4 \(12,\), needed numbers"),
         ({"action": None}, "no column 'action'.*write it: floats"),
         ({"ep_len": None}, "no column 'ep_len'.*write it: how many rows"),
         ({"ep_offset": None}, "no column 'ep_offset'.*write it: the running sum of ep_len, from 0"),
@@ -384,6 +385,22 @@ def test_frames_and_actions_of_another_kind_are_refused_with_what_mends_them():
         found = unusable(wrong, right)
         assert found is not None
         assert phrase in found[1]
+
+
+def test_a_file_is_known_by_what_it_holds_not_by_its_name(tmp_path):
+    path = foreign(tmp_path / "a.h5")
+    with Episodes.open(path) as data, Episodes.open(path.rename(tmp_path / "bare")) as bare:
+        assert np.array_equal(bare.frames(range(12)), data.frames(range(12)))
+
+
+def test_a_missing_file_is_answered_by_names_like_it_and_by_a_folder_to_make(tmp_path):
+    foreign(tmp_path / "fractions.h5")
+    with pytest.raises(UserError) as error:
+        Episodes.open(tmp_path / "absent.h5")  # whose ending alone is alike
+    assert "did you mean" not in str(error.value)
+    assert str(error.value).endswith(f"--out {tmp_path / 'absent'}")
+    with pytest.raises(UserError, match=r"did you mean .*fractions\.h5"):
+        Episodes.open(tmp_path / "fraction.hdf5")
 
 
 def test_a_data_set_of_nothing_is_left_out(tmp_path):

@@ -148,3 +148,14 @@ def test_one_pixel_makes_a_frame_more_than_one_colour():
     assert is_plain(frame)
     frame[5, 5, 2] = 8
     assert not is_plain(frame)
+
+
+def test_pictures_of_something_else_fail_however_still_they_hold(large, tmp_path):
+    """Whatever they show, a score would have the simulator's in their place."""
+
+    def painted(frames):
+        return (frames // 4 + 10).astype(np.uint8)
+
+    found = checks(foreign(large, tmp_path / "theirs.h5", painted))["frames"]
+    assert found.verdict == "fail"
+    assert "not the simulator's pictures" in found.found

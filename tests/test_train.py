@@ -17,7 +17,7 @@ import torch
 from sdjepa.config import Config, Data
 from sdjepa.data.episodes import Episodes
 from sdjepa.data.loader import Loader, normalise_actions
-from sdjepa.errors import UserError
+from sdjepa.errors import Stopped, UserError
 from sdjepa.model.world_model import WorldModel
 from sdjepa.runs import Run
 from sdjepa.train.checkpoint import load_checkpoint, load_weights
@@ -100,7 +100,7 @@ def test_sigterm_leaves_a_run_that_resumes_to_the_same_weights(
             os.kill(os.getpid(), signal.SIGTERM)
 
     run = Run.create(tmp_path / "run", tiny_config)
-    with pytest.raises(UserError, match=r"stopped after step \d+ of 12. Continue with"):
+    with pytest.raises(Stopped, match=r"stopped after step \d+ of 12; continue with"):
         train(run, progress=ask_to_stop)
     train(run, resume=True)
     assert weights(run.path) == weights(trained)

@@ -7,3 +7,7 @@ class UserError(ValueError):
     The command line prints the message and exits with 2; any other exception is a bug and keeps
     its traceback.
     """
+
+
+class Stopped(UserError):
+    """Somebody wished it: not an error, and the command line exits with 130 as after any Ctrl-C."""

@@ -184,6 +184,10 @@ class Run:
             raise UserError(
                 f"{path} already holds a run. Continue it with: sdjepa train --resume {path}"
             )
+        others = sorted(each.name for each in path.glob("[!.]*") if each.is_file())
+        if others:
+            first = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
+            raise UserError(f"{path} holds other files ({first}); name a folder of the run's own")
         run = Run(path)
         command = ["sdjepa", *sys.argv[1:]]  # by whichever path it was started
         manifest = {"seed": config.train.seed, "command": command, **provenance()}

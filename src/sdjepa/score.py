@@ -27,7 +27,7 @@ from jaxtyping import Int
 from sdjepa.config import BUDGET_PER_OFFSET, PROTOCOL_TASKS, Score
 from sdjepa.data.episodes import Episodes
 from sdjepa.data.replaying import misfit
-from sdjepa.envs.base import Env, make
+from sdjepa.envs.base import NAMES, Env, make
 from sdjepa.errors import UserError
 from sdjepa.scoring.actors import noop
 from sdjepa.scoring.stage import Actor, Here, Place, Scenes
@@ -175,6 +175,20 @@ def strict_tasks(
     return sorted(tasks, key=lambda task: (task.episode, task.start))
 
 
+def check_protocol(path: Path, asked: Sequence[str]) -> None:
+    """Refuse protocols that somebody asked for and a pack at `path` was not made by."""
+    if not asked:
+        return
+    with Episodes.open(path) as data:
+        held = data.info.get("pack", {}).get("protocol")
+    other = [name for name in asked if held not in (None, name)]
+    if other:
+        raise UserError(
+            f"{path} holds {held} tasks, asked for {other[0]}; leave --protocol out, or pack "
+            f"the dataset again: sdjepa data pack DATA OUT --protocol {other[0]}"
+        )
+
+
 def check_room(data: Episodes, settings: Score) -> None:
     """Refuse a score, before any of several is planned, for which the episodes are too short."""
     if "pack" in data.info:
@@ -217,6 +231,13 @@ def task_list(data: Episodes, settings: Score, *, manifest: Path | None = None) 
     """
     if amiss := misfit(data):
         raise UserError(f"{data.path} has {amiss}; convert it with the right --env")
+    if data.env not in NAMES:
+        known = ", ".join(NAMES)
+        raise UserError(
+            f"{data.path} is of none of {known} as far as its columns and dataset.json tell, and "
+            "without a simulator there are no tasks; if it is of one, say so: "
+            f"sdjepa data convert {data.path} OUT --env NAME; a model of it is read by its compass"
+        )
     if manifest is not None:
         found = Manifest.read(manifest)
         found.check(data, manifest)

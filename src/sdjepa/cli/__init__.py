@@ -5,14 +5,15 @@ Nothing heavy is imported until a verb needs it, so `--help` answers at once.
 
 import errno
 import os
+import signal
 import sys
 from typing import Any
 
 import typer
 
 from sdjepa.cli import begin, bench, build, judge, look, others  # noqa: F401 (each adds its verbs)
-from sdjepa.cli.app import app, refuse
-from sdjepa.errors import UserError
+from sdjepa.cli.app import app, refuse, remark
+from sdjepa.errors import Stopped, UserError
 
 # Typer carries a copy of click or uses the one that is installed; this is of whichever it is.
 USAGE: Any = typer.BadParameter.__base__
@@ -37,11 +38,14 @@ def main() -> None:
         sys.exit(app(standalone_mode=False) or 0)
     except USAGE as error:
         misused(error)
+    except Stopped as stop:
+        remark(str(stop))
+        sys.exit(128 + signal.SIGINT)
     except UserError as error:
         refuse(str(error))
     except BrokenPipeError:  # whoever read the output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
+        sys.exit(128 + signal.SIGPIPE)
     except OSError as error:
         if error.errno == errno.ENOSPC and error.filename is None:
             refuse("what was to be said could not be written; free some space")

@@ -116,7 +116,8 @@ def collect(
     none = [side for side in ("validation", "test") if not about["split"][side]]
     lacks = f" (none for {' or '.join(none)})" if none else ""
     remark(
-        f"{about['num_episodes']:,} episodes{lacks}, {about['num_rows']:,} frames of "
+        f"{about['num_episodes']:,} episodes{lacks} by {about['policy']['name']}, "
+        f"{about['num_rows']:,} frames of "
         f"{about['image_size']} px, {size_mb:,.1f} MB; look at {made / 'card.md'}"
     )
     said(made)

@@ -13,6 +13,13 @@ if TYPE_CHECKING:
 
     from sdjepa.config import Config, Plan, Score
 
+ProtocolOfData = Annotated[
+    str | None,
+    typer.Option(
+        help="`lewm`, `strict` (held out) or `choose` (validation).",
+        show_default="lewm; a pack's is its own",
+    ),
+]
 LONGEST_NAME = 28  # that is given a line of a narrow terminal
 
 
@@ -54,7 +61,7 @@ def score(
     from sdjepa.data.episodes import Episodes
     from sdjepa.data.pack import data_for
     from sdjepa.runs import read_json
-    from sdjepa.score import SWEEP_OFFSETS, check_room
+    from sdjepa.score import SWEEP_OFFSETS, check_protocol, check_room
     from sdjepa.scoring.trained import score as work
     from sdjepa.train.checkpoint import load_config
     from sdjepa.train.loop import pick_device
@@ -71,10 +78,13 @@ def score(
         always={key: value for key, value in always.items() if value is not None},
         sets=sets,
     )
-    if len(configs) > 1 and manifest is None:
-        episodes = Episodes.open(data_for(run, own.data.path, given=data))
-        for config in configs:
-            check_room(episodes, config.score)
+    if manifest is None:
+        where = data_for(run, own.data.path, given=data)
+        check_protocol(where, _said(protocol))
+        if len(configs) > 1:
+            with Episodes.open(where) as episodes:
+                for config in configs:
+                    check_room(episodes, config.score)
     paths = []
     for settings, plans in _by_tasks(configs):
         with bar(f"planning, {settings.offset} ahead") as progress:
@@ -135,6 +145,11 @@ def _by_tasks(configs: "Sequence[Config]") -> "list[tuple[Score, list[Plan]]]":
     return groups
 
 
+def _said(protocol: str | None) -> list[str]:
+    """The protocols that were asked for by name."""
+    return [name for name in _each(protocol) if name is not None]
+
+
 def _each(text: str | None) -> list[str | None]:
     """What stands between commas; nothing said is one thing, the run's own."""
     return [None] if text is None else [part.strip() for part in text.split(",")]
@@ -169,7 +184,7 @@ def floors(
     out: Annotated[
         Path | None, typer.Option(help="Also write it, with every task, to this JSON file.")
     ] = None,
-    protocol: Annotated[str, typer.Option(help="`lewm` or `strict`.")] = "lewm",
+    protocol: ProtocolOfData = None,
     offset: Annotated[int, typer.Option(help="Steps from start to goal.")] = 25,
     tasks: Annotated[int | None, typer.Option(help="How many tasks.")] = None,
     workers: Annotated[int, typer.Option(help="Simulating processes.")] = 1,
@@ -190,11 +205,14 @@ def floors(
 
     from sdjepa.resolve import resolve
     from sdjepa.runs import write_json
+    from sdjepa.score import check_protocol
     from sdjepa.scoring.floors import measure_floors
 
-    asked = {"offset": offset, "seed": seed, "workers": workers, "tasks": tasks}
+    asked = {"protocol": protocol, "offset": offset, "seed": seed}
+    asked |= {"workers": workers, "tasks": tasks}
     flags = [f"score.{key}={value}" for key, value in asked.items() if value is not None]
-    settings = resolve(settings=[f"score.protocol={protocol}", *flags]).score
+    settings = resolve(settings=flags).score
+    check_protocol(data, _said(protocol))
     found = measure_floors(data, settings)
     if out is None:
         _show_score(found, to=Console())
@@ -208,7 +226,7 @@ def floors(
 def ceiling(
     data: Annotated[Path, typer.Argument(metavar="DATA", help="A dataset.")],
     out: Annotated[Path, typer.Option(help="Where to write the score, a JSON file.")],
-    protocol: Annotated[str, typer.Option(help="`lewm`, `strict` or `choose`.")] = "lewm",
+    protocol: ProtocolOfData = None,
     cost: Annotated[
         Literal["distance", "success"],
         typer.Option(help="All that success asks for, or the distance alone."),
@@ -233,13 +251,15 @@ def ceiling(
     """
     from sdjepa.resolve import resolve
     from sdjepa.runs import write_json
+    from sdjepa.score import check_protocol
     from sdjepa.scoring.ceiling import measure_ceiling
 
-    asked = {"score.offset": offset, "score.budget": budget, "score.tasks": tasks}
-    asked |= {"score.seed": seed, "score.workers": workers, "plan.seed": seed}
+    asked = {"score.protocol": protocol, "score.offset": offset, "score.budget": budget}
+    asked |= {"score.tasks": tasks, "score.seed": seed, "score.workers": workers, "plan.seed": seed}
     asked |= {"plan.solver": solver, "plan.iterations": iterations, "plan.replan": replan}
     flags = [f"{key}={value}" for key, value in asked.items() if value is not None]
-    config = resolve(settings=[f"score.protocol={protocol}", *flags, *sets])
+    config = resolve(settings=[*flags, *sets])
+    check_protocol(data, _said(protocol))
     with bar(f"planning, {config.score.offset} ahead") as progress:
         result = measure_ceiling(
             data,

@@ -227,11 +227,6 @@ def data_pack(
         data = Episodes.open(source)
         if "pack" in data.info:
             raise UserError(f"{source} is a pack already; pack the dataset it was made from")
-        if data.env == "unknown":
-            raise UserError(
-                f"the environment of {source} cannot be told; name it: sdjepa data convert "
-                f"{source} OUT --env NAME"
-            )
         chosen = task_list(data, settings).tasks
         with bar("packing") as progress:
             starts = [(task.episode, task.start) for task in chosen]

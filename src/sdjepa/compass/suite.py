@@ -42,7 +42,7 @@ from sdjepa.envs.base import env_class
 from sdjepa.errors import UserError
 from sdjepa.runs import Progress, Run, provenance, silent, write_json
 from sdjepa.seeds import numpy_stream
-from sdjepa.train.checkpoint import Checkpoint, load_checkpoint
+from sdjepa.train.checkpoint import Checkpoint, load_checkpoint, refuse_other
 
 STAND_IN = 2  # a model without a progress part is read through this many first coordinates
 MIN_EPISODES = 3
@@ -134,6 +134,7 @@ def compass(
     if not where.exists():
         raise UserError(f"no dataset at {where}, where {run.path} had its own; {_collect(config)}")
     with Episodes.open(where, size=config.model.image_size) as source:
+        refuse_other(run.path, config, source)
         chosen = choose(source, config, split=split, count=wanted, seed=seed)
         k = config.model.k or STAND_IN
         folder = run.path / "compass"

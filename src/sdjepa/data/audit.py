@@ -47,6 +47,7 @@ def audit(
             lambda: check_rows.structure(data),
             lambda: check_rows.lengths(data, window_rows, offset),
             lambda: check_rows.missing(data),
+            lambda: check_rows.acting(data),
             lambda: check_rows.split(data),
             lambda: check_rows.duplicates(data),
             lambda: check_rows.checksums(data),
@@ -59,9 +60,10 @@ def audit(
                 lambda: check_actions.replays(data, sim, count=replays, offset=offset),
                 lambda: check_frames.frames(data, sim, count=frames, progress=progress),
             ]
-        elif fitting:
-            unplayed = Check("replay", "skipped", without)
-            steps += [lambda: check_actions.lag(data), lambda: iter([unplayed])]
+        else:
+            unasked = [Check(n, "skipped", without) for n in ("action range", "replay", "frames")]
+            steps += [lambda: check_actions.lag(data)] if fitting else []
+            steps += [lambda: iter(unasked)]
         for done, step in enumerate(steps, start=1):
             checks += step()
             progress(done, len(steps), f"checks, {checks[-1].name}")
@@ -76,7 +78,7 @@ def audit(
 def _simulator(data: Episodes, fitting: bool) -> tuple[Env | None, str]:
     """What the data are of, or why it cannot be had; much can be asked of them without."""
     if not fitting or data.env not in NAMES:
-        return None, "no simulator to replay it in"
+        return None, "no simulator that it fits"
     try:
         return make(data.env, shadow=(data.info.get("collect") or {}).get("shadow", 0)), ""
     except UserError as error:

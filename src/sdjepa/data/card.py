@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from sdjepa.data import sheet
 from sdjepa.data.card_text import markdown
 from sdjepa.data.check_env import refuse_misnamed, remedy, said_by
 from sdjepa.data.episodes import Episodes
@@ -26,6 +25,7 @@ from sdjepa.data.replaying import (
     sound_starts,
     unsound,
 )
+from sdjepa.data.sheet import contact_sheet
 from sdjepa.data.writer import describe
 from sdjepa.envs.base import NAMES, Env, make
 from sdjepa.errors import UserError
@@ -61,11 +61,8 @@ def card(
             record["tasks"] = task_floors(
                 data, env, count=tasks, offset=offset, budget=budget, progress=progress
             )
-        rows = sheet.chosen(data)
-        frames = data.frames(rows.ravel())
-        picture = sheet.png(frames.reshape(*rows.shape, *frames.shape[1:]))
-        name = data.beside("card.png").name
-        text = markdown(record, picture=name)
+        picture, shown = contact_sheet(data)
+        text = markdown(record, picture=data.beside("card.png").name, shown=shown)
         write_atomic(data.beside("card.png"), picture)
         write_json(data.beside("card.json"), record)
         return write_atomic(data.beside("card.md"), text)

@@ -9,7 +9,8 @@ from sdjepa.envs.base import NAMES, env_class
 from sdjepa.statistics import wilson95
 
 
-def markdown(record: dict[str, Any], *, picture: str) -> str:
+def markdown(record: dict[str, Any], *, picture: str, shown: str) -> str:
+    """The page; `picture` is the contact sheet's name, and `shown` what it shows."""
     action, pack, env = record["action"], record["pack"], record["env"]
     quantiles = ", ".join(str(record["episode_rows"][share]) for share in ("0.05", "0.5", "0.95"))
     sides = ", ".join(map(str, record["split"].values()))
@@ -30,7 +31,6 @@ def markdown(record: dict[str, Any], *, picture: str) -> str:
     ]
     if shadow := (record["collect"] or {}).get("shadow"):
         rows.append(("Shadow map", f"{shadow} texels a side, not the benchmark's"))
-    shown = "starts and goals of tasks" if pack else "three episodes from start to end"
     lines = [
         "# " + ("Evaluation pack" if pack else "Data card") + (f": {env}" if env in NAMES else ""),
         "",
@@ -105,8 +105,8 @@ def _made_by(record: dict[str, Any]) -> list[tuple[str, str]]:
     if (record["collect"] or {}).get("env") not in NAMES:
         return []
     settings = Collect.model_validate(record["collect"])
-    # By its name alone: where a file of demonstrations lay says nothing elsewhere.
-    settings = settings.model_copy(update={"demos": Path(settings.demos).name})
+    if settings.policy == "demos":  # where its file lay says nothing elsewhere
+        settings = settings.model_copy(update={"demos": "FILE"})
     again = f"`{command(settings, Path('DIR'))}`"
     return [("Made by", f"{again}, then converted" if record["converted"] else again)]
 

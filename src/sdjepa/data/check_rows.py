@@ -10,7 +10,7 @@ import numpy as np
 from sdjepa.data.check import Check
 from sdjepa.data.episodes import Episodes
 from sdjepa.data.layout import PIXELS
-from sdjepa.data.replaying import which
+from sdjepa.data.replaying import few, which
 from sdjepa.data.writer import describe
 
 
@@ -36,16 +36,31 @@ def missing(data: Episodes) -> Iterator[Check]:
     """NaN is allowed in the last action of an episode, and nowhere else."""
     missing = np.asarray((~np.isfinite(data.column("action"))).any(axis=1))
     missing[data.offsets + data.lengths - 1] = False
-    bad = [f"{int(missing.sum())} actions"] if missing.any() else []
+    bad = [f"action in {few(missing)}"] if missing.any() else []
     for name in data.columns:
         values = data.column(name)
         if name != "action" and values.dtype.kind == "f":
-            rows = int((~np.isfinite(values.reshape(len(values), -1))).any(axis=1).sum())
-            bad += [f"{rows} rows of {name}"] if rows else []
+            lost = ~np.all(np.isfinite(values.reshape(len(values), -1)), axis=1)
+            bad += [f"{name} in {few(lost)}"] if lost.any() else []
     if missing.any():
         yield Check("missing values", "fail", ", ".join(bad))
     else:
         yield Check("missing values", "warn" if bad else "pass", ", ".join(bad) or "none")
+
+
+def acting(data: Episodes) -> Iterator[Check]:
+    """Recorders that lose actions write the same one everywhere."""
+    action = data.column("action")
+    action = action[np.isfinite(action).all(axis=1)]
+    if len(action) < 2:
+        yield Check("actions", "skipped", f"{len(action)} rows have one")
+        return
+    still = np.flatnonzero(action.min(axis=0) == action.max(axis=0))
+    if not len(still):
+        yield Check("actions", "pass", f"all {data.action_dim} numbers of an action change")
+        return
+    said = f"unchanged in every action: number {', '.join(map(str, still))} of {data.action_dim}"
+    yield Check("actions", "fail" if len(still) == data.action_dim else "warn", said)
 
 
 def split(data: Episodes) -> Iterator[Check]:

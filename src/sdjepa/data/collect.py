@@ -18,7 +18,7 @@ from sdjepa.data.card import card
 from sdjepa.data.packing import Packed, Packing
 from sdjepa.data.parts import is_whole, read_part, write_part
 from sdjepa.data.tally import Tally
-from sdjepa.data.writer import FILE, Writer, make_split, refuse_taken
+from sdjepa.data.writer import CARD, FILE, Writer, make_split, refuse_taken
 from sdjepa.envs.base import NATIVE_SIZE, Env, env_class, make, reduce
 from sdjepa.errors import UserError
 from sdjepa.runs import Progress, Run, provenance, read_json, silent, write_json
@@ -34,6 +34,8 @@ def collect(settings: Collect, out: Path, *, progress: Progress = silent) -> Pat
     described = env_class(settings.env).describe_policy(settings.policy, _demos(settings))
     parts, made = out / PARTS, (out / FILE).exists()
     if not parts.exists():
+        if _is_finished(out, settings, described):
+            return out
         refuse_taken(out)
     with Run(parts).lock():
         _claim(parts, settings, described)
@@ -41,6 +43,27 @@ def collect(settings: Collect, out: Path, *, progress: Progress = silent) -> Pat
             _make(settings, out, described, progress=progress)
         _tidy(out, progress=progress)
     return out
+
+
+def _is_finished(out: Path, settings: Collect, described: dict[str, str]) -> bool:
+    """Whether this very dataset is there; one of other settings is refused by what differs."""
+    if not (out / FILE).exists() or not (out / CARD).exists():
+        return False
+    info = read_json(out / CARD)
+    if (
+        not isinstance(info, dict)
+        or "converted" in info
+        or not isinstance(info.get("collect"), dict)
+    ):
+        return False
+    found = {**info["collect"], **{key: info["policy"].get(key) for key in described}}
+    for key, value in {**settings.model_dump(exclude={"workers"}), **described}.items():
+        if found.get(key) != value:
+            raise UserError(
+                f"{out} already holds a dataset, with {key} = {found.get(key)}, not {value}; "
+                "remove it or choose another place"
+            )
+    return True
 
 
 def _tidy(out: Path, *, progress: Progress) -> None:

@@ -1,5 +1,6 @@
 """What dataset.json says of a dataset of ours in, the same out if it can be true."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,6 @@ from pydantic import BaseModel, ValidationError
 from sdjepa.data.layout import Store
 from sdjepa.data.writer import FILE, FORMAT
 from sdjepa.errors import UserError
-from sdjepa.runs import read_json
 
 
 class _Split(BaseModel):
@@ -52,7 +52,10 @@ def read_described(path: Path, store: Store) -> dict[str, Any]:
     anew = f"restore it, or have it made anew: sdjepa data convert {path.with_name(FILE)} OUT"
     if not path.exists():
         raise UserError(f"{path} does not exist; {anew}")
-    info = read_json(path)
+    try:
+        info = json.loads(path.read_text())
+    except ValueError as error:
+        raise UserError(f"{path} is damaged ({error}); {anew}") from error
     found = info.get("format") if isinstance(info, dict) else None
     if found != FORMAT:
         raise UserError(f"{path} has format {found!r}, this program reads {FORMAT}; {anew}")

@@ -24,7 +24,7 @@ from sdjepa.data.again import make_again
 from sdjepa.data.described import read_described
 from sdjepa.data.hdf5 import Hdf5Store
 from sdjepa.data.layout import Store, reduce_frames
-from sdjepa.data.nearby import nearest, refuse_parent
+from sdjepa.data.nearby import folder_for, nearest, refuse_parent
 from sdjepa.data.stores import open_store
 from sdjepa.data.writer import CARD, FILE, FORMAT, action_moments, make_split, train_rows
 from sdjepa.envs.base import UNKNOWN, called, guess
@@ -80,7 +80,8 @@ class Episodes:
         if not path.exists():
             meant = nearest(path)
             raise UserError(
-                f"no dataset at {path}; {meant}make one with: sdjepa collect ENV --out {path}"
+                f"no dataset at {path}; {meant}make one with: sdjepa collect ENV --out "
+                f"{folder_for(path)}"
             )
         if (path / FILE).exists():
             store = Hdf5Store(path / FILE, again=functools.partial(make_again, path))

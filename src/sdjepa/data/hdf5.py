@@ -111,19 +111,26 @@ class Hdf5Store:
 
     def _find_columns(self) -> dict[str, h5py.Dataset]:
         found: dict[str, h5py.Dataset] = {}
+        other: dict[str, h5py.Dataset] = {}  # of no numbers
 
         def visit(name: str, item: h5py.Dataset | h5py.Group) -> None:
             if not isinstance(item, h5py.Dataset) or item.shape is None:  # which holds nothing
                 return
-            if item.dtype.kind in "fiub":
-                # A slash makes HDF5 groups; the published files have an underscore there.
-                flat = name.replace("/", "_")
+            # A slash makes HDF5 groups; the published files have an underscore there.
+            flat = name.replace("/", "_")
+            if item.dtype.kind not in "fiub":
+                other[flat] = item
+            else:
                 if flat in found:
                     raise self._wrong(f"two columns are called {flat!r}", "rename one of them")
                 found[flat] = item
 
         self._file.visititems(visit)
         for needed, what in _NEEDED.items():
+            if needed in other:
+                kept = other[needed]
+                said = f"{needed} is {kept.dtype} {kept.shape}"
+                raise self._wrong(f"{said}, needed numbers", f"write it: {what}")
             if needed not in found:
                 have = ", ".join(sorted(found)) or "none"
                 raise self._wrong(f"no column {needed!r}, it has {have}", f"write it: {what}")

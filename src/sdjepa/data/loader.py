@@ -17,6 +17,7 @@ from sdjepa.config import Data
 from sdjepa.data.episodes import ActionStats, Episodes, Split
 from sdjepa.data.feed import Feed, open_feed, place
 from sdjepa.data.patches import Reading
+from sdjepa.data.replaying import few
 from sdjepa.data.windows import Windows, rows_needed, windows
 from sdjepa.errors import UserError
 from sdjepa.runs import Progress, silent
@@ -37,9 +38,6 @@ def normalise_actions(
     actions: Float[np.ndarray, "rows action"], stats: ActionStats
 ) -> Float[np.ndarray, "rows action"]:
     """z-scores as float32; a missing action (the last row of an episode) becomes 0, the mean."""
-    if np.isinf(actions).any():
-        row = int(np.flatnonzero(np.isinf(actions).any(axis=1))[0])
-        raise UserError(f"action {row} is infinite; sdjepa data audit says which data are bad")
     scaled = (actions - stats.mean) / np.maximum(stats.std, 1e-8)
     return np.nan_to_num(scaled, nan=0.0).astype(np.float32)
 
@@ -49,6 +47,7 @@ def find_windows(
 ) -> tuple[Windows, int]:
     """The windows of a split, and how many make a batch: fewer than wished in a small validation
     split, which only measures. Refuses what cannot be trained on, before a frame is read."""
+    _refuse_gaps(data)
     ids, processes = data.episode_ids(split), ranks.world_size()
     found = windows(
         data.lengths,
@@ -64,13 +63,18 @@ def find_windows(
         rows = rows_needed(
             settings.window_frames, frame_skip=settings.frame_skip, tail=settings.tail
         )
+        if "pack" in data.info:
+            raise UserError(f"{data.path} is a pack, for scoring; train on what it was made from")
         if not len(ids):
-            held = "a pack is for scoring; use" if "pack" in data.info else "use more episodes, or"
-            raise UserError(f"{data.path} has no {split} episode: {held} the data it was made from")
+            more = "3 episodes or more" if len(data) < 3 else f"with collect.{split}_share above 0"
+            raise UserError(
+                f"{data.path} has no {split} episode, of {len(data)} in all; collect {more}"
+            )
         longest = int(data.lengths[ids].max(initial=0))
+        more = " or more of them" if data.lengths.max() >= rows else ""
         raise UserError(
             f"a {split} window needs {rows} rows, and the longest {split} episode of {data.path} "
-            f"has {longest}; collect longer episodes (--steps {rows - 1}) or more of them"
+            f"has {longest}; collect longer episodes (--steps {rows - 1}){more}"
         )
     if len(found) < batch and split == "train":
         raise UserError(
@@ -78,6 +82,17 @@ def find_windows(
             f"episodes or add --set train.batch={len(found) - len(found) % processes}"
         )
     return found, min(batch, len(found) - len(found) % processes)
+
+
+def _refuse_gaps(data: Episodes) -> None:
+    """Refuse actions that are missing or infinite, but for the last of an episode."""
+    bad = ~np.all(np.isfinite(data.column("action")), axis=1)
+    bad[data.offsets + data.lengths - 1] = False
+    if bad.any():
+        raise UserError(
+            f"{data.path}: the action is missing or infinite in {few(bad)}, and no episode ends "
+            "there; correct ep_len if one should, or leave those episodes out"
+        )
 
 
 @dataclass(frozen=True)

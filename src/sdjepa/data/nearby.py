@@ -10,6 +10,7 @@ from pathlib import Path
 from sdjepa.data.writer import CARD, FILE
 from sdjepa.errors import UserError
 
+HDF5_SUFFIXES = (".h5", ".hdf5")
 MOST = 5  # of those named
 
 
@@ -23,7 +24,7 @@ def datasets_in(folder: Path) -> list[Path]:
 def _is_dataset(path: Path) -> bool:
     with contextlib.suppress(OSError):  # a folder that may not be entered
         ours = (path / CARD).exists() and (path / FILE).exists()
-        return ours or (path.suffix in (".h5", ".hdf5") and path.is_file())
+        return ours or (path.suffix in HDF5_SUFFIXES and path.is_file())
     return False
 
 
@@ -41,5 +42,11 @@ def refuse_parent(path: Path) -> None:
 def nearest(path: Path) -> str:
     """The dataset beside `path`, where nothing is, that its name resembles: a question, or ""."""
     beside = {child.name: child for child in datasets_in(path.parent)}
-    close = difflib.get_close_matches(path.name, beside, n=1)
-    return f"did you mean {beside[close[0]]}? If not, " if close else ""
+    stems = {child.stem: name for name, child in beside.items()}  # an ending says nothing
+    close = difflib.get_close_matches(path.stem, stems, n=1)
+    return f"did you mean {beside[stems[close[0]]]}? If not, " if close else ""
+
+
+def folder_for(path: Path) -> Path:
+    """Where a dataset of ours could go, of a name that was to be a file's."""
+    return path.with_suffix("") if path.suffix in HDF5_SUFFIXES else path

@@ -16,6 +16,7 @@ from sdjepa.data.layout import reduce_frames
 from sdjepa.data.replaying import restoring
 from sdjepa.envs.base import Env, reduce
 
+FAR_GREY_LEVELS = 20.0  # no way to reduce a frame changes it so much on average
 GREY_LEVELS = 1.0  # mean absolute difference of frames that were reduced in another way
 # Two processors' frames differ by less, Push-T's contact dots by more, but only in a few pixels.
 LITTLE = 8
@@ -100,6 +101,8 @@ def faults(drawn: Sequence[Redrawn]) -> list[str]:
         count = votes.count(lag)
         if not said and len(votes) >= LEAST_VOTES and 2 * count > len(votes):
             said.append(f"frames are one row {name} ({count} of {len(votes)})")
+    if not said and np.median([each.gap for each in drawn]) > FAR_GREY_LEVELS:
+        said.append("these are not the simulator's pictures, which a score would show the model")
     return said
 
 

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 
 from sdjepa.data.hdf5 import Hdf5Store
@@ -29,6 +30,7 @@ from sdjepa.data.layout import (
     runs,
     unusable,
 )
+from sdjepa.data.nearby import HDF5_SUFFIXES
 from sdjepa.errors import UserError
 
 
@@ -138,7 +140,7 @@ class LibraryStore:
 
 def open_store(path: Path) -> Store:
     """The store at `path`, by what it looks like."""
-    if path.is_file() and path.suffix in (".h5", ".hdf5"):
+    if path.is_file() and (path.suffix in HDF5_SUFFIXES or h5py.is_hdf5(path)):
         return Hdf5Store(path)
     if (path / "meta" / "info.json").exists():
         raise UserError(

@@ -34,6 +34,8 @@ SPLITS = ("train", "validation", "test")
 
 def refuse_taken(out: Path) -> None:
     """Refuse a place that holds anything, a dataset or not, or lies inside a dataset."""
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{out} is a file; name a folder of its own")
     if (out / FILE).exists():
         raise UserError(f"{out} already holds a dataset; remove it or choose another place")
     if out.resolve() == Path.cwd():

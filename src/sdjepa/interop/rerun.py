@@ -18,7 +18,7 @@ from sdjepa.envs.base import env_class
 from sdjepa.errors import UserError
 from sdjepa.report.player import angle_map
 from sdjepa.runs import Progress, silent
-from sdjepa.train.checkpoint import load_checkpoint
+from sdjepa.train.checkpoint import load_checkpoint, refuse_other
 from sdjepa.watch.world import png
 
 
@@ -36,6 +36,7 @@ def export_rerun(
     checkpoint = load_checkpoint(run)
     size = checkpoint.config.model.image_size
     source = Episodes.open(data or Path(checkpoint.config.data.path), size=size)
+    refuse_other(run, checkpoint.config, source)
     chosen = choose(source, checkpoint.config, split="test", count=episodes, seed=seed)
     k = checkpoint.config.model.k or STAND_IN
     trace = read_trace(checkpoint, source, chosen, k=k, progress=progress)

@@ -21,7 +21,7 @@ from sdjepa.scoring.card import floor_rates, origin, rates, rows_of, strata
 from sdjepa.scoring.floors import run_floors
 from sdjepa.scoring.simulation import Simulation, simulate
 from sdjepa.tasks import Manifest, Outcome
-from sdjepa.train.checkpoint import Checkpoint, load_checkpoint
+from sdjepa.train.checkpoint import Checkpoint, load_checkpoint, refuse_other
 
 
 def score(
@@ -47,6 +47,7 @@ def score(
     where = data_for(path, loaded.config.data.path, given=data_path)
     size = loaded.config.model.image_size
     data = Episodes.open(where, size=size).require(size)
+    refuse_other(path, loaded.config, data)
     chosen = task_list(data, settings, manifest=manifest)
     settings, tasks = adopt(settings, chosen), chosen.tasks
     goals = data.frames(np.array([task.rows(data)[1] for task in tasks]))

@@ -25,7 +25,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from sdjepa.config import Config
-from sdjepa.data.episodes import ActionStats
+from sdjepa.data.episodes import ActionStats, Episodes
+from sdjepa.envs.base import NAMES
 from sdjepa.errors import UserError
 from sdjepa.model.world_model import WorldModel
 from sdjepa.runs import Run, provenance, read_json, write_json
@@ -149,6 +150,20 @@ def load_checkpoint(path: Path, name: str = "latest", *, device: str = "cpu") ->
         step=read_json(found / "provenance.json")["step"],
         path=found,
     )
+
+
+def refuse_other(path: Path, config: Config, data: Episodes) -> None:
+    """Refuse data of another environment than the run at `path` was trained on."""
+    noted = path / "manifest.json"
+    trained_on = (read_json(noted).get("data") or {}).get("env") if noted.exists() else None
+    other = {trained_on, data.env} <= set(NAMES) and trained_on != data.env
+    width = config.model.action_dim
+    if other or width != data.action_dim:
+        own = f"{trained_on} ({width} actions)" if other else f"data with {width} actions"
+        raise UserError(
+            f"{path} was trained on {own}, {data.path} is {data.env} ({data.action_dim} actions); "
+            "name data of the same by --data"
+        )
 
 
 def load_weights(model: WorldModel, checkpoint: Path) -> None:

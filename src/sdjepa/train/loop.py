@@ -23,7 +23,7 @@ from sdjepa.data.frames import background
 from sdjepa.data.loader import Batch, Loader, find_windows
 from sdjepa.data.patches import Reading
 from sdjepa.data.windows import rows_needed
-from sdjepa.errors import UserError
+from sdjepa.errors import Stopped, UserError
 from sdjepa.model.world_model import WorldModel, build
 from sdjepa.objectives.total import Scene, losses, weights
 from sdjepa.runs import Progress, Run, silent
@@ -82,9 +82,9 @@ def complete(config: Config) -> Config:
         raise UserError(
             f"{data.path} has {data.action_dim}-d actions, model.action_dim is {model.action_dim}"
         )
-    find_windows(data, config.data, split="train", batch=config.train.batch)
     longer = _measuring(config.data, data)
     find_windows(data, longer, split="validation", batch=config.train.batch)
+    find_windows(data, config.data, split="train", batch=config.train.batch)
     known = {"action_dim": data.action_dim, "frame_skip": config.data.frame_skip}
     return config.model_copy(update={"model": model.model_copy(update=known)})
 
@@ -295,9 +295,9 @@ def train(
                 pace.restart(done)
             if stopped and done < job.steps:
                 trackers.close()
-                raise UserError(
-                    f"stopped after step {done} of {job.steps}. "
-                    f"Continue with: sdjepa train --resume {run.path}"
+                raise Stopped(
+                    f"stopped after step {done} of {job.steps}; continue with: "
+                    f"sdjepa train --resume {run.path}"
                 )
     trackers.close()
     return find_checkpoint(run.path)

@@ -27,7 +27,7 @@ from sdjepa.data.episodes import Episodes
 from sdjepa.data.pack import data_for
 from sdjepa.errors import UserError
 from sdjepa.runs import cores
-from sdjepa.train.checkpoint import load_checkpoint
+from sdjepa.train.checkpoint import load_checkpoint, refuse_other
 from sdjepa.watch.guard import Guard, is_loopback
 from sdjepa.watch.messages import Seen, parse
 from sdjepa.watch.page import hello, page
@@ -176,6 +176,7 @@ def watch(
     where = data_for(path, loaded.config.data.path, given=data_path)
     size = loaded.config.model.image_size
     data = Episodes.open(where, size=size).require(size)
+    refuse_other(path, loaded.config, data)
     out = path / "watch"
 
     def build(interrupted: Callable[[], bool]) -> World:
