@@ -54,8 +54,8 @@ class TwoRoom(Env):
         self.action_low = self._env.action_space.low.astype(np.float32)
         self.action_high = self._env.action_space.high.astype(np.float32)
         self._grid = np.arange(self._env.IMG_SIZE, dtype=np.float32)
-        # Rows of interleaved channels: numpy is slow where the last axis has three elements.
-        self._rows = self._background.reshape(len(self._background), -1).astype(np.float32)
+        # Channels by themselves: numpy is slow where the last axis has three elements.
+        self._planes = np.ascontiguousarray(self._background.transpose(2, 0, 1), dtype=np.float32)
         self._measured: tuple[Any, Any, float] = (None, None, 0.0)
         self._read_agent()
 
@@ -65,10 +65,16 @@ class TwoRoom(Env):
 
     def _read_agent(self) -> None:
         """What only a reset changes; the simulator's spaces take microseconds to ask."""
-        agent = self._env.variation_space["agent"]
-        self._speed_px = float(agent["speed"].value.item())
-        self._radius = float(agent["radius"].value.item())
-        self._paint = np.tile(agent["color"].value.astype(np.float32), 2 * WINDOW_PX + 1)
+        env, agent = self._env, self._env.variation_space["agent"]
+        self._speed_px = np.float32(agent["speed"].value.item())
+        self._radius = radius = float(agent["radius"].value.item())
+        self._paint = agent["color"].value.astype(np.float32)
+        # Of the two rooms, where nothing is touched: left, right of each, and top and bottom.
+        near, far = env.BORDER_SIZE + radius, env.IMG_SIZE - env.BORDER_SIZE - radius
+        reach = env.wall_thickness // 2 + radius
+        rooms = ((near, env.WALL_CENTER - reach), (env.WALL_CENTER + reach, far))
+        self._rooms = rooms if env.wall_axis == 1 else ()
+        self._high = near, far
 
     def set_state(self, row: Columns) -> None:
         self._env._set_state(np.asarray(row["proprio"], dtype=np.float32))
@@ -77,10 +83,21 @@ class TwoRoom(Env):
         self._set_target(np.asarray(row["proprio"], dtype=np.float32))
 
     def step(self, action: Float[np.ndarray, "action"]) -> None:
-        env = self._env
-        clipped = torch.clamp(torch.as_tensor(action, dtype=torch.float32), -1.0, 1.0)
-        wanted = env.agent_position + clipped * self._speed_px
-        env.agent_position = env._apply_collisions(env.agent_position, wanted)
+        env, before = self._env, self._env.agent_position
+        clipped = np.minimum(np.maximum(np.asarray(action, dtype=np.float32), -1), 1)
+        wanted = before.numpy() + clipped * self._speed_px
+        after = torch.from_numpy(wanted)
+        if not self._free(before.tolist(), wanted.tolist()):
+            after = env._apply_collisions(before, after)
+        env.agent_position = after
+
+    def _free(self, before: list[float], wanted: list[float]) -> bool:
+        """Whether a step stays within a room without touching a wall: nothing else happens then."""
+        low, high = self._high
+        return low <= wanted[1] <= high and any(
+            left <= wanted[0] <= right and (before[0] < self.WALL_X) == (right < self.WALL_X)
+            for left, right in self._rooms
+        )
 
     def observe(self) -> dict[str, np.ndarray]:
         agent = self._env.agent_position.numpy().copy()
@@ -118,12 +135,15 @@ class TwoRoom(Env):
         opacity = (dy2[:, None] + dx2[None, :]) / np.float32(-2 * radius * radius)
         torch.from_numpy(opacity).exp_()  # the simulator's; numpy's differs in the last bit
         opacity /= opacity.max()
-        opacity = cv2.merge((opacity, opacity, opacity)).reshape(bottom - top, -1)
-        place = np.s_[top:bottom, 3 * left : 3 * right]
-        blended = self._rows[place] * (1 - opacity)
-        blended += self._paint[: 3 * (right - left)] * opacity
+        place, clear = np.s_[top:bottom, left:right], 1 - opacity
+        blended = []
+        for plane, paint in zip(self._planes, self._paint, strict=True):
+            channel = plane[place] * clear
+            if paint:  # else it adds nothing
+                channel += paint * opacity
+            blended.append(channel.astype(np.uint8))
         image = self._background.copy()
-        image.reshape(size, -1)[place] = blended
+        image[place] = cv2.merge(blended)
         return image
 
     def plain(self) -> UInt8[np.ndarray, "224 224 3"]:
