@@ -60,7 +60,11 @@ class TwoRoom(Env):
         self._read_agent()
 
     def reset(self, rng: np.random.Generator) -> None:
-        self._env.reset(seed=int(rng.integers(2**31)))
+        self._env._render_frame = lambda agent_pos: None  # of the goal: nobody here looks at it
+        try:
+            self._env.reset(seed=int(rng.integers(2**31)))
+        finally:
+            del self._env._render_frame
         self._read_agent()
 
     def _read_agent(self) -> None:
