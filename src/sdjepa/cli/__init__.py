@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-from sdjepa.cli import begin, bench, build, judge, look, others  # noqa: F401 (each adds its verbs)
+from sdjepa.cli import begin, bench, build, judge, kept, look, others  # noqa: F401 (each adds its verbs)
 from sdjepa.cli.app import app, refuse, remark
 from sdjepa.errors import Stopped, UserError
 
