@@ -229,7 +229,7 @@ def test_the_result_is_a_line_of_its_own_below_the_bar(tmp_path):
     assert code == 0
     assert "3/3 episodes" in bar
     about, said = "".join(rest).split("/card.md")
-    assert about.startswith("3 episodes, 15 frames of 16 px")
+    assert about.startswith("3 episodes by expert, 15 frames of 16 px")
     assert said == str(out)
 
 
@@ -333,7 +333,7 @@ def test_a_split_without_held_out_episodes_is_said_at_the_end(sdjepa, tmp_path, 
     small = ("--steps", "4", "--size", "16", "--workers", "1", "--out", tmp_path / "set")
     code, _, err = sdjepa("collect", "tworoom", "--episodes", episodes, *small)
     assert code == 0, err
-    assert ("2 episodes (none for validation or test), " in err) == (episodes == 2)
+    assert ("2 episodes (none for validation or test) by expert, " in err) == (episodes == 2)
 
 
 def test_two_ways_to_say_how_much_are_one_too_many(sdjepa, tmp_path):

@@ -50,17 +50,14 @@ def _is_finished(out: Path, settings: Collect, described: dict[str, str]) -> boo
     if not (out / FILE).exists() or not (out / CARD).exists():
         return False
     info = read_json(out / CARD)
-    if (
-        not isinstance(info, dict)
-        or "converted" in info
-        or not isinstance(info.get("collect"), dict)
-    ):
+    made = info.get("collect") if isinstance(info, dict) and "converted" not in info else None
+    if not isinstance(made, dict):
         return False
-    found = {**info["collect"], **{key: info["policy"].get(key) for key in described}}
+    found = {**made, **(info.get("policy") or {})}
     for key, value in {**settings.model_dump(exclude={"workers"}), **described}.items():
-        if found.get(key) != value:
+        if found.get(key, value) != value:
             raise UserError(
-                f"{out} already holds a dataset, with {key} = {found.get(key)}, not {value}; "
+                f"{out} already holds a dataset, with {key} = {found[key]}, not {value}; "
                 "remove it or choose another place"
             )
     return True
