@@ -148,10 +148,12 @@ def test_the_card_of_a_pack_says_so_and_shows_only_starts_and_goals(dataset, tmp
 @pytest.mark.parametrize(
     ("policy", "said"), [("random", "random"), ("expert", "expert, noise 1.0")]
 )
-def test_noise_is_told_only_of_a_policy_that_uses_it(tmp_path, policy, said):
+def test_noise_and_goals_are_told_only_of_a_policy_that_has_some(tmp_path, policy, said):
     settings = Collect(env="tworoom", policy=policy, episodes=3, steps=10, size=16, workers=1)
     path = collect(settings, tmp_path / "set")
-    assert f"| Policy | {said} |" in (path / "card.md").read_text()
+    text = (path / "card.md").read_text()
+    assert f"| Policy | {said} |" in text
+    assert ("the policy reached a goal" in text) == (policy == "expert")
 
 
 def test_the_command_in_a_card_makes_the_dataset_again(sdjepa, tmp_path):

@@ -126,7 +126,8 @@ def _policy(record: dict[str, Any]) -> list[tuple[str, str]]:
     if "noise" in policy and policy["name"] not in noiseless:
         said += f", noise {policy['noise']}"
     rows = [("Policy", said)]
-    if {"success_share", "successes_per_episode"} <= set(policy):
+    wants = policy["name"] != "random"
+    if wants and {"success_share", "successes_per_episode"} <= set(policy):
         share, often = policy["success_share"], policy["successes_per_episode"]
         goals = f"{100 * share:.0f} % ({often:.2f} goals an episode)"
         rows.append(("Episodes in which the policy reached a goal", goals))
