@@ -1,6 +1,7 @@
 """A tiny real dataset and a tiny trained run, made once per test process."""
 
 import shutil
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,8 @@ from sdjepa.runs import Run
 from sdjepa.train.loop import complete, train
 from small import SIZES
 
+# Whoever started the tests in the background had a shell make them ignore Ctrl-C, children too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 FREE = ("action_dim", "frame_skip")  # these come from the dataset
 TINY = [f"model.{key}={value}" for key, value in SIZES.items() if key not in FREE]
 TINY += ["train.batch=8", "train.precision=fp32", "train.device=cpu", "train.steps=12"]

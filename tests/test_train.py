@@ -92,6 +92,22 @@ def test_kill_9_at_five_random_moments_leaves_the_final_weights_unchanged(
     assert not list(run.path.rglob("*.partial")), "a kill left something half-written behind"
 
 
+def test_a_training_in_the_background_does_not_hear_what_stops_the_foreground(
+    tiny_config: Config, trained: Path, tmp_path: Path
+):
+    def stop_another(done: int, total: int, note: str = "") -> None:
+        if total == 12 and done == 5:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell does
+    try:
+        run = Run.create(tmp_path / "run", tiny_config)
+        train(run, progress=stop_another)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert weights(run.path) == weights(trained)
+
+
 def test_sigterm_leaves_a_run_that_resumes_to_the_same_weights(
     tiny_config: Config, trained: Path, tmp_path: Path
 ):

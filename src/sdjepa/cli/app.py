@@ -54,12 +54,12 @@ WORTH_SAYING_S = 1.0  # a stage that took less ends without a line
 
 
 @contextmanager
-def leaving_nothing() -> Iterator[None]:
-    """Says at Ctrl-C that nothing was written, of work that writes at its end or cleans up."""
+def stopping(leaves: str = "nothing was written") -> Iterator[None]:
+    """Says at Ctrl-C what that leaves; most work writes at its end, or cleans up."""
     try:
         yield
     except KeyboardInterrupt:
-        console.print("stopped; nothing was written")
+        console.print(f"stopped; {leaves}")
         raise
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sdjepa.cli.app import STAGES, Sets, app, bar, console, remark, said
+from sdjepa.cli.app import STAGES, Sets, app, bar, remark, said, stopping
 from sdjepa.errors import UserError
 
 if TYPE_CHECKING:
@@ -90,27 +90,24 @@ def collect(
 
     sdjepa collect cube --episodes 20 --set collect.shadow=1024 --out data/cube
     """
-    from sdjepa.data.collect import collect as work
-    from sdjepa.data.writer import CARD, FILE
-    from sdjepa.resolve import only, resolve, together
-    from sdjepa.runs import read_json
+    with stopping("the same command continues where it stopped"):
+        from sdjepa.data.collect import collect as work
+        from sdjepa.data.writer import CARD, FILE
+        from sdjepa.resolve import only, resolve, together
+        from sdjepa.runs import read_json
 
-    numbers = {"episodes": episodes, "frames": frames, "steps": steps, "noise": noise}
-    numbers |= {"size": size, "seed": seed, "workers": workers}
-    words = {"env": env, "policy": policy, "demos": demos}
-    asked = {key: value for key, value in numbers.items() if value is not None}
-    asked |= {key: json.dumps(str(value)) for key, value in words.items() if value is not None}
-    only("collect", sets)
-    flags = [f"collect.{key}={value}" for key, value in asked.items()]
-    settings = resolve(settings=together(flags, sets)).collect
-    if settings.frames and "episodes" in settings.model_fields_set:
-        raise UserError("--episodes and --frames both say how much; give one of them")
-    try:
+        numbers = {"episodes": episodes, "frames": frames, "steps": steps, "noise": noise}
+        numbers |= {"size": size, "seed": seed, "workers": workers}
+        words = {"env": env, "policy": policy, "demos": demos}
+        asked = {key: value for key, value in numbers.items() if value is not None}
+        asked |= {key: json.dumps(str(value)) for key, value in words.items() if value is not None}
+        only("collect", sets)
+        flags = [f"collect.{key}={value}" for key, value in asked.items()]
+        settings = resolve(settings=together(flags, sets)).collect
+        if settings.frames and "episodes" in settings.model_fields_set:
+            raise UserError("--episodes and --frames both say how much; give one of them")
         with bar("collecting") as progress:
             made = work(settings, out, progress=progress)
-    except KeyboardInterrupt:
-        console.print("stopped; the same command continues where it stopped")
-        raise
     about = read_json(made / CARD)
     size_mb = (made / FILE).stat().st_size / 1e6
     none = [side for side in ("validation", "test") if not about["split"][side]]

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from sdjepa.cli.app import OTHERS, DataPath, RunPath, app, bar, leaving_nothing, said, tell
+from sdjepa.cli.app import OTHERS, DataPath, RunPath, app, bar, said, stopping, tell
 from sdjepa.errors import UserError
 
 MANY = 10**8  # more is a slip of the keyboard
@@ -110,7 +110,7 @@ def data_audit(
 
     sdjepa data audit robot.h5 --env none
     """
-    with leaving_nothing():
+    with stopping():
         from sdjepa.data.audit import audit
 
         with bar("auditing") as progress:
@@ -136,7 +136,7 @@ def data_card(
 
     sdjepa data card data/small --tasks 200
     """
-    with leaving_nothing():
+    with stopping():
         from sdjepa.data.card import card
 
         with bar("card") as progress:
@@ -182,7 +182,7 @@ def data_convert(
 
     sdjepa data convert robot data/robot --camera front --size 96
     """
-    with leaving_nothing():
+    with stopping():
         from sdjepa.data.convert import convert
 
         with bar("converting") as progress:
@@ -216,7 +216,7 @@ def data_pack(
 
     sdjepa score runs/a2 --data data/pusht-pack --protocol strict --tasks 200
     """
-    with leaving_nothing():
+    with stopping():
         from sdjepa.data.episodes import Episodes
         from sdjepa.data.pack import write_pack
         from sdjepa.resolve import resolve

@@ -213,7 +213,10 @@ class _Stop:
         self.wished = False
 
     def __enter__(self) -> "_Stop":
-        self._before = {s: signal.signal(s, self._wish) for s in (signal.SIGTERM, signal.SIGINT)}
+        # A shell has what it starts in the background ignore Ctrl-C.
+        both = (signal.SIGTERM, signal.SIGINT)
+        heard = [s for s in both if signal.getsignal(s) is not signal.SIG_IGN]
+        self._before = {s: signal.signal(s, self._wish) for s in heard}
         return self
 
     def _wish(self, number: int, frame: FrameType | None) -> None:
