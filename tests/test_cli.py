@@ -16,6 +16,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 from rich.console import Console
@@ -23,9 +24,10 @@ from rich.console import Console
 from conftest import TINY
 from sdjepa.cli.app import bar, tell
 from sdjepa.cli.pace import Stage
+from sdjepa.data.episodes import Episodes
 from sdjepa.errors import Stopped
 from sdjepa.resolve import together
-from sdjepa.runs import Run, read_json
+from sdjepa.runs import Run, read_json, write_json
 from small import Crash, foreign
 
 SETS = [word for setting in TINY for word in ("--set", setting)]
@@ -686,20 +688,35 @@ def test_without_a_simulator_there_are_no_tasks_and_one_line_says_so(sdjepa, tmp
 
 def test_actions_that_are_missing_within_an_episode_are_not_trained_on(sdjepa, recipe, tmp_path):
     action = np.random.default_rng(0).normal(size=(320, 2)).astype(np.float32)
-    action[[7, 90]] = np.nan
     action[39::40] = np.nan  # where episodes end
     path = foreign(tmp_path / "a.h5", size=28, lengths=(40,) * 8, action=action)
-    said = refused(sdjepa, "train", recipe, "--data", path, "--out", tmp_path / "run", *SETS)
-    assert "missing or infinite in 2 rows (7, 90)" in said
+    with Episodes.open(path) as data:
+        seen, unseen = (int(data.episode_ids(side)[0]) * 40 for side in ("train", "test"))
+    words = ("train", recipe, "--data", path, "--out", tmp_path / "run", *SETS)
+    words += ("--set", "train.steps=1")
+    with h5py.File(path, "a") as file:
+        file["action"][[seen + 2, seen + 5]] = action[[seen + 39] * 2]
+    said = refused(sdjepa, *words)
+    assert f"missing or infinite in 2 rows ({seen + 2}, {seen + 5})" in said
     assert not (tmp_path / "run").exists()
+    with h5py.File(path, "a") as file:
+        file["action"][:] = action
+        file["action"][unseen + 2] = action[seen + 39]  # which training does not read
+    assert sdjepa(*words)[0] == 0
 
 
-def test_a_run_is_not_put_among_other_files(sdjepa, recipe, tiny_data, tmp_path):
+def test_a_run_is_not_put_into_a_dataset_but_beside_its_own_log(
+    sdjepa, recipe, tiny_data, tmp_path
+):
     data = Path(shutil.copytree(tiny_data, tmp_path / "data"))
     before = sorted(data.rglob("*"))
-    said = refused(sdjepa, "train", recipe, "--data", data, "--out", data, *SETS)
-    assert "holds other files" in said
-    assert sorted(path for path in data.rglob("*") if path.name != ".lock") == before
+    words = ("train", recipe, "--data", data, *SETS, "--set", "train.steps=1", "--out")
+    assert "is a dataset; name a folder of the run's own" in refused(sdjepa, *words, data)
+    assert sorted(data.rglob("*")) == before
+    log = tmp_path / "run" / "train.log"
+    log.parent.mkdir()
+    log.write_text("as a shell opens it first")
+    assert sdjepa(*words, log.parent)[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -734,3 +751,36 @@ def test_a_finished_collection_says_so_again(sdjepa, tmp_path):
     code, out, err = sdjepa(*words, "--out", tmp_path / "set")
     assert (code, out.strip()) == (0, str(tmp_path / "set"))
     assert "4 episodes" in err
+
+
+def test_what_was_only_guessed_is_no_reason_to_refuse(sdjepa, a_run, tiny_data, tmp_path):
+    """An arm of two joints has Two-Room's columns; who says so later is believed."""
+    manifest = a_run / "manifest.json"
+    noted = read_json(manifest)
+    assert noted["data"]["env_guessed"] is False
+    for guessed, code in ((False, 2), (True, 0)):
+        noted["data"] |= {"env": "reacher", "env_guessed": guessed}
+        write_json(manifest, noted)
+        assert sdjepa("score", a_run, "--tasks", 2)[0] == code
+
+
+@pytest.mark.parametrize(
+    ("first", "again"),
+    [
+        (("tworoom", "--frames", 24), ("tworoom", "--episodes", 4)),
+        (("pusht", "--demos", "d.npz"), ("pusht", "--demos", "{here}/d.npz")),
+    ],
+)
+def test_the_same_dataset_asked_for_in_other_words_is_finished(
+    sdjepa, tmp_path, monkeypatch, first, again
+):
+    monkeypatch.chdir(tmp_path)
+    state = np.tile(np.array([100.0, 100, 300, 300, 0]), (40, 1))
+    np.savez("d.npz", state=state, action=state[:, :2], episode_ends=np.array([40]))
+    small = ("--steps", 5, "--size", 16, "--workers", 1, "--out", "set")
+    if "--demos" in first:
+        small += ("--episodes", 4)
+    assert sdjepa("collect", *first, *small)[0] == 0
+    words = [str(word).format(here=tmp_path) for word in again]
+    code, out, err = sdjepa("collect", *words, *small)
+    assert (code, out.strip()) == (0, "set"), err

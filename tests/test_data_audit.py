@@ -119,13 +119,19 @@ def test_a_frame_that_no_redraw_looks_at_fails_the_pixels(dataset, tmp_path):
 
 
 def test_an_infinite_action_is_found(dataset, tmp_path):
+    with Episodes.open(dataset) as data:
+        row = data.rows(int(data.episode_ids("train")[0])).start + 3
+
     def change(file):
-        file["action"][3, 0] = np.inf
+        file["action"][row, 0] = np.inf
 
     copy = spoil(dataset, tmp_path, change)
     assert verdicts(copy, replays=5)["missing values"] == "fail"
     assert card(copy, tasks=2).exists()
-    with Episodes.open(copy) as data, pytest.raises(UserError, match=r"infinite in 1 row \(3\)"):
+    with (
+        Episodes.open(copy) as data,
+        pytest.raises(UserError, match=rf"infinite in 1 row \({row}\)"),
+    ):
         find_windows(data, Data(), split="train", batch=1)
 
 

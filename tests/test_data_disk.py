@@ -129,7 +129,7 @@ def test_a_sink_reads_back_what_was_written_whether_the_disk_took_it_or_not(writ
     ("code", "remedy"),
     [
         (errno.ENOSPC, "No space left on device; free some space, and run the same command again"),
-        (errno.EACCES, "Permission denied; make it writable, or choose another place"),
+        (errno.EACCES, "Permission denied; make it writable, and run the same command again"),
     ],
 )
 @pytest.mark.parametrize("when", ["open", "pwrite", "fsync"])

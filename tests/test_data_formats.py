@@ -7,6 +7,8 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -185,6 +187,9 @@ def test_without_locks_each_builds_a_store_and_all_are_whole(dataset, tmp_path, 
     monkeypatch.setattr("fcntl.flock", no_locks)
     monkeypatch.setattr(socket, "gethostname", lambda: f"host{next(hosts)}")  # one of a cluster's
     hosts, copy = itertools.count(), convert(dataset, tmp_path / "copy")
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    (copy / f".frames-32.u8.host0.{dead.pid}.partial").write_bytes(b"of one that was killed")
 
     def meanwhile(done: int, total: int, note: str = "") -> None:
         with Episodes.open(copy) as data:

@@ -56,6 +56,14 @@ def test_a_slip_of_the_keyboard_is_answered_by_what_was_meant(folder, typed, mea
         convert(folder / typed, folder / "out")
 
 
+def test_a_dot_in_a_folders_name_is_no_ending(folder):
+    for name in ("v1.2-rooms", "v1.3-arm"):
+        (folder / name).mkdir()
+        for file in ("episodes.h5", "dataset.json"):
+            (folder / name / file).touch()
+    assert f"did you mean {folder}/v1.2-rooms?" in refused(folder / "v1.2-room")
+
+
 @pytest.mark.parametrize("typed", ["quite-another", "note", "gone/rooms"])
 def test_what_resembles_no_dataset_is_answered_as_before(folder, typed):
     path = folder / typed

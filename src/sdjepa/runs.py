@@ -68,9 +68,10 @@ def write_atomic(path: Path, data: bytes | str) -> Path:
 
 
 def unwritable(path: Path, error: OSError, *, then: str = "") -> UserError:
-    """What to say where `path` cannot be written, and what helps; `then` is what comes after."""
+    """What to say where `path` cannot be written, and what helps: elsewhere, or `then` here."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    remedy = "free some space" if full else "make it writable, or choose another place"
+    remedy = "free some space" if full else "make it writable"
+    remedy += "" if full or then else ", or choose another place"
     # HDF5 puts a page of its own where the system has its word.
     said = os.strerror(error.errno) if error.errno else str(error).splitlines()[0]
     return UserError(f"could not write {path}: {said}; {remedy}{then}")
@@ -184,10 +185,6 @@ class Run:
             raise UserError(
                 f"{path} already holds a run. Continue it with: sdjepa train --resume {path}"
             )
-        others = sorted(each.name for each in path.glob("[!.]*") if each.is_file())
-        if others:
-            first = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
-            raise UserError(f"{path} holds other files ({first}); name a folder of the run's own")
         run = Run(path)
         command = ["sdjepa", *sys.argv[1:]]  # by whichever path it was started
         manifest = {"seed": config.train.seed, "command": command, **provenance()}

@@ -179,6 +179,7 @@ def _train(path: Path, config: "Config | None") -> None:
     from contextlib import nullcontext
 
     from sdjepa import ranks
+    from sdjepa.data.writer import refuse_dataset
     from sdjepa.runs import Run, silent
     from sdjepa.train.loop import complete, pick_device
     from sdjepa.train.loop import train as work
@@ -188,6 +189,7 @@ def _train(path: Path, config: "Config | None") -> None:
     leader = ranks.rank() == 0
     # Of several processes the first owns the directory; the others read what it has written.
     if leader and config is not None:
+        refuse_dataset(path)
         config = complete(config)  # refuses before anything is written
     with Run(path).lock() if leader else nullcontext():
         if leader and config is not None:

@@ -10,7 +10,7 @@ import numpy as np
 from sdjepa.data.check import Check
 from sdjepa.data.episodes import Episodes
 from sdjepa.data.layout import PIXELS
-from sdjepa.data.replaying import few, which
+from sdjepa.data.replaying import few, gaps, which
 from sdjepa.data.writer import describe
 
 
@@ -34,8 +34,7 @@ def lengths(data: Episodes, window_rows: int, offset: int) -> Iterator[Check]:
 
 def missing(data: Episodes) -> Iterator[Check]:
     """NaN is allowed in the last action of an episode, and nowhere else."""
-    missing = np.asarray((~np.isfinite(data.column("action"))).any(axis=1))
-    missing[data.offsets + data.lengths - 1] = False
+    missing = gaps(data)
     bad = [f"action in {few(missing)}"] if missing.any() else []
     for name in data.columns:
         values = data.column(name)

@@ -9,6 +9,7 @@ import functools
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -54,7 +55,7 @@ def _is_finished(out: Path, settings: Collect, described: dict[str, str]) -> boo
     if not isinstance(made, dict):
         return False
     found = {**made, **(info.get("policy") or {})}
-    for key, value in {**settings.model_dump(exclude={"workers"}), **described}.items():
+    for key, value in _deciding(settings, described).items():
         if found.get(key, value) != value:
             raise UserError(
                 f"{out} already holds a dataset, with {key} = {found[key]}, not {value}; "
@@ -125,12 +126,17 @@ def _demos(settings: Collect) -> Path | None:
     return Path(settings.demos) if settings.demos else None
 
 
+def _deciding(settings: Collect, described: dict[str, str]) -> dict[str, Any]:
+    """What decides the bytes: not how many workers, where demonstrations lie or how much was asked
+    for in frames."""
+    return {**settings.model_dump(exclude={"workers", "demos", "frames"}), **described}
+
+
 def _claim(parts: Path, settings: Collect, described: dict[str, str]) -> None:
     """Remember what is being collected; parts of something else are not continued."""
     versions = provenance()["versions"]
     said = {
-        **settings.model_dump(exclude={"workers"}),
-        **described,
+        **_deciding(settings, described),
         **{name: versions.get(name) for name in SIMULATORS},
         "rows of a part": _part_rows(settings),
     }

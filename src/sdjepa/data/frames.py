@@ -79,8 +79,12 @@ def _alone(path: Path, progress: Progress) -> Iterator[bool]:
 
 def _build(data: Episodes, path: Path, progress: Progress, *, alone: bool) -> str:
     """The bytes' SHA-256; who may not be alone writes a file of its own, and the last one stays."""
-    mine = "" if alone else f".{socket.gethostname()}.{os.getpid()}"
-    temporary = path.with_name(f".{path.name}{mine}.partial")  # written over, if left behind
+    temporary = path.with_name(f".{path.name}.partial")  # written over, if left behind
+    if not alone:
+        host = f".{path.name}.{socket.gethostname()}"
+        for left in path.parent.glob(f"{host}.*.partial"):
+            _remove_of_dead(left, int(left.suffixes[-2][1:]))
+        temporary = path.with_name(f"{host}.{os.getpid()}.partial")
     digest = hashlib.sha256()
     try:
         with temporary.open("wb") as file:
@@ -101,6 +105,15 @@ def _build(data: Episodes, path: Path, progress: Progress, *, alone: bool) -> st
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
     return digest.hexdigest()
+
+
+def _remove_of_dead(left: Path, process: int) -> None:
+    """Remove what a process of this machine was writing that is no more."""
+    with contextlib.suppress(PermissionError):  # it is somebody else's, and lives
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:
+            left.unlink(missing_ok=True)
 
 
 def background(data: Episodes, *, count: int = 301) -> UInt8[np.ndarray, "size size 3"]:

@@ -17,7 +17,7 @@ from sdjepa.config import Data
 from sdjepa.data.episodes import ActionStats, Episodes, Split
 from sdjepa.data.feed import Feed, open_feed, place
 from sdjepa.data.patches import Reading
-from sdjepa.data.replaying import few
+from sdjepa.data.replaying import few, gaps
 from sdjepa.data.windows import Windows, rows_needed, windows
 from sdjepa.errors import UserError
 from sdjepa.runs import Progress, silent
@@ -47,7 +47,7 @@ def find_windows(
 ) -> tuple[Windows, int]:
     """The windows of a split, and how many make a batch: fewer than wished in a small validation
     split, which only measures. Refuses what cannot be trained on, before a frame is read."""
-    _refuse_gaps(data)
+    _refuse_gaps(data, split)
     ids, processes = data.episode_ids(split), ranks.world_size()
     found = windows(
         data.lengths,
@@ -84,14 +84,12 @@ def find_windows(
     return found, min(batch, len(found) - len(found) % processes)
 
 
-def _refuse_gaps(data: Episodes) -> None:
-    """Refuse actions that are missing or infinite, but for the last of an episode."""
-    bad = ~np.all(np.isfinite(data.column("action")), axis=1)
-    bad[data.offsets + data.lengths - 1] = False
+def _refuse_gaps(data: Episodes, split: Split) -> None:
+    bad = gaps(data) & np.isin(data.column("episode_idx"), data.episode_ids(split))
     if bad.any():
         raise UserError(
             f"{data.path}: the action is missing or infinite in {few(bad)}, and no episode ends "
-            "there; correct ep_len if one should, or leave those episodes out"
+            "there; correct ep_len if one should, or write what was done there"
         )
 
 

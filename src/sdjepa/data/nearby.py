@@ -41,10 +41,10 @@ def refuse_parent(path: Path) -> None:
 
 def nearest(path: Path) -> str:
     """The dataset beside `path`, where nothing is, that its name resembles: a question, or ""."""
-    beside = {child.name: child for child in datasets_in(path.parent)}
-    stems = {child.stem: name for name, child in beside.items()}  # an ending says nothing
-    close = difflib.get_close_matches(path.stem, stems, n=1)
-    return f"did you mean {beside[stems[close[0]]]}? If not, " if close else ""
+    # An ending says nothing.
+    beside = {folder_for(child).name: child for child in datasets_in(path.parent)}
+    close = difflib.get_close_matches(folder_for(path).name, beside, n=1)
+    return f"did you mean {beside[close[0]]}? If not, " if close else ""
 
 
 def folder_for(path: Path) -> Path:

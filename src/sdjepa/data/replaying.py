@@ -52,6 +52,13 @@ def sound_states(data: Episodes) -> Bool[np.ndarray, "rows"]:
     return whole
 
 
+def gaps(data: Episodes) -> Bool[np.ndarray, "rows"]:
+    """Rows whose action is missing or infinite though their episode goes on."""
+    found = ~np.all(np.isfinite(data.column("action")), axis=1)
+    found[data.offsets + data.lengths - 1] = False
+    return found
+
+
 def unsound(data: Episodes, names: Sequence[str] | None = None) -> str:
     """Of which columns some numbers can be no state or action, in words; empty if there are none.
 

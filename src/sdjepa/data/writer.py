@@ -32,6 +32,12 @@ DATASETS_HAVE = (FILE, ".collect", "meta/info.json")  # ours, one that is being 
 SPLITS = ("train", "validation", "test")
 
 
+def refuse_dataset(path: Path) -> None:
+    """Refuse to put anything else into a dataset; whoever makes it again removes all of it."""
+    if any((path / name).exists() for name in DATASETS_HAVE):
+        raise UserError(f"{path} is a dataset; name a folder of the run's own")
+
+
 def refuse_taken(out: Path) -> None:
     """Refuse a place that holds anything, a dataset or not, or lies inside a dataset."""
     if out.exists() and not out.is_dir():

@@ -155,8 +155,10 @@ def load_checkpoint(path: Path, name: str = "latest", *, device: str = "cpu") ->
 def refuse_other(path: Path, config: Config, data: Episodes) -> None:
     """Refuse data of another environment than the run at `path` was trained on."""
     noted = path / "manifest.json"
-    trained_on = (read_json(noted).get("data") or {}).get("env") if noted.exists() else None
-    other = {trained_on, data.env} <= set(NAMES) and trained_on != data.env
+    on = (read_json(noted).get("data") or {}) if noted.exists() else {}
+    trained_on, guessed = on.get("env"), on.get("env_guessed", True)
+    sure = not guessed and data.env_origin != "guessed"
+    other = sure and {trained_on, data.env} <= set(NAMES) and trained_on != data.env
     width = config.model.action_dim
     if other or width != data.action_dim:
         own = f"{trained_on} ({width} actions)" if other else f"data with {width} actions"

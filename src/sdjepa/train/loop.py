@@ -243,6 +243,7 @@ def _facts(path: Path) -> dict[str, Any]:
         said = ("env", "num_episodes", "num_rows", "image_size", "policy", "seed", "collect")
         known = {name: data.info[name] for name in said if name in data.info}
         counted = {"num_episodes": len(data), "num_rows": data.num_rows}
+        known["env_guessed"] = data.env_origin == "guessed"
         return {**known, **counted, "split_hash": data.split_hash}
 
 
