@@ -26,7 +26,7 @@ from sdjepa.data.hdf5 import Hdf5Store
 from sdjepa.data.layout import Store, reduce_frames
 from sdjepa.data.nearby import folder_for, nearest, refuse_parent
 from sdjepa.data.stores import open_store
-from sdjepa.data.writer import CARD, FILE, FORMAT, action_moments, make_split, train_rows
+from sdjepa.data.writer import CARD, FILE, FORMAT, action_moments, make_split, rows_in
 from sdjepa.envs.base import UNKNOWN, called, guess
 from sdjepa.errors import UserError
 from sdjepa.runs import Progress, cores, silent
@@ -282,7 +282,7 @@ class Episodes:
     def _describe(self) -> dict[str, Any]:
         """What `dataset.json` would say, for data that came without one."""
         split = make_split(len(self), seed=0, validation=0.05, test=0.05)
-        moments = action_moments(self.column("action"), train_rows(self.lengths, split["train"]))
+        moments = action_moments(self.column("action"), rows_in(self.lengths, split["train"]))
         return {
             "format": FORMAT,
             "env": guess(self._store.shapes),

@@ -19,6 +19,7 @@ from sdjepa.data.feed import Feed, open_feed, place
 from sdjepa.data.patches import Reading
 from sdjepa.data.replaying import few, gaps
 from sdjepa.data.windows import Windows, rows_needed, windows
+from sdjepa.data.writer import rows_in
 from sdjepa.errors import UserError
 from sdjepa.runs import Progress, silent
 from sdjepa.seeds import stream
@@ -85,7 +86,7 @@ def find_windows(
 
 
 def _refuse_gaps(data: Episodes, split: Split) -> None:
-    bad = gaps(data) & np.isin(data.column("episode_idx"), data.episode_ids(split))
+    bad = gaps(data) & rows_in(data.lengths, data.episode_ids(split))
     if bad.any():
         raise UserError(
             f"{data.path}: the action is missing or infinite in {few(bad)}, and no episode ends "

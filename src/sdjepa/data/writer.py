@@ -177,8 +177,7 @@ class Writer:
             "image_size": self._size,
             "action_dim": int(columns["action"].shape[1]),
             "columns": described,
-            "action": action
-            or action_moments(columns["action"], train_rows(lengths, split["train"])),
+            "action": action or action_moments(columns["action"], rows_in(lengths, split["train"])),
             "split": dict(split),
             **provenance(),
         }
@@ -240,10 +239,10 @@ def describe(values: np.ndarray) -> dict[str, Any]:
     return record
 
 
-def train_rows(lengths: np.ndarray, train: Sequence[int]) -> np.ndarray:
-    """Which rows belong to training episodes."""
+def rows_in(lengths: np.ndarray, episodes: Sequence[int] | np.ndarray) -> np.ndarray:
+    """Which rows belong to these episodes."""
     chosen = np.zeros(len(lengths), dtype=bool)
-    chosen[np.asarray(train, dtype=np.int64)] = True
+    chosen[np.asarray(episodes, dtype=np.int64)] = True
     return np.repeat(chosen, lengths)
 
 
