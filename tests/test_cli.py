@@ -1,10 +1,12 @@
 """The command line: bad input is one line with the next command, and nothing half-written."""
 
 import fcntl
+import importlib
 import os
 import pty
 import re
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -784,3 +786,92 @@ def test_the_same_dataset_asked_for_in_other_words_is_finished(
     words = [str(word).format(here=tmp_path) for word in again]
     code, out, err = sdjepa("collect", *words, *small)
     assert (code, out.strip()) == (0, "set"), err
+
+
+def test_where_data_were_moved_to_is_said_once(sdjepa, a_run, tiny_data, tmp_path):
+    """Every verb asks for --data; a run that goes on remembers it, if they are the data it had."""
+    config, moved = a_run / "config.toml", tmp_path / "moved data"
+    gone = f"no dataset at {tmp_path / 'gone'}, where {a_run} had its own; say by --data DIR"
+    config.write_text(config.read_text().replace(str(tiny_data), str(tmp_path / "gone")))
+    described = a_run / "checkpoints" / "latest" / "config.json"
+    described.write_text(described.read_text().replace(str(tiny_data), str(tmp_path / "gone")))
+    for words in (["train", "--resume", a_run], ["score", a_run], ["compass", a_run]):
+        assert gone in refused(sdjepa, *words)
+    code, _, err = sdjepa(
+        "collect", "tworoom", "--episodes", "9", "--steps", "40", "--size", "28", "--out", moved
+    )
+    assert code == 0, err
+    before = config.read_text()
+    other = refused(sdjepa, "train", "--resume", a_run, "--data", moved)
+    assert f"{moved} is not the data {a_run} was trained on (num_episodes is another)" in other
+    assert config.read_text() == before
+    shutil.rmtree(moved)
+    shutil.copytree(tiny_data, moved)
+    assert sdjepa("train", "--resume", a_run, "--data", moved)[0] == 0
+    assert Run(a_run).config.data.path == str(moved)
+    assert sdjepa("train", "--resume", a_run)[0] == 0
+
+
+NOTHING = "nothing was written"
+
+
+@pytest.mark.parametrize(
+    ("module", "work", "words", "leaves"),
+    [
+        ("sdjepa.scoring.trained", "score", "score {run}", "scores that were finished are kept"),
+        (
+            "sdjepa.compass.suite",
+            "compass",
+            "compass {run}",
+            "diagnostics that were finished are kept",
+        ),
+        ("sdjepa.report.page", "report", "report {run}", NOTHING),
+        ("sdjepa.scoring.floors", "measure_floors", "floors {data}", NOTHING),
+        (
+            "sdjepa.scoring.ceiling",
+            "measure_ceiling",
+            "ceiling {data} --out x",
+            NOTHING,
+        ),
+    ],
+)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_verb_that_is_stopped_says_what_is_left(
+    sdjepa, trained, tiny_data, monkeypatch, module, work, words, leaves, number
+):
+    """By Ctrl-C or by a scheduler, which is heard only while a verb is at work."""
+
+    def stopped(*given, **named):
+        os.kill(os.getpid(), number)
+        time.sleep(60)
+
+    monkeypatch.setattr(importlib.import_module(module), work, stopped)
+    code, out, err = sdjepa(*(w.format(run=trained, data=tiny_data) for w in words.split()))
+    assert (code, out, err.strip()) == (130, "", f"stopped; {leaves}")
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+AS_ANOTHER = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
+AS_ANOTHER += ["--inh-caps=-dac_override,-dac_read_search"]  # root may read anything
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="needs setpriv")
+def test_what_may_not_be_read_is_neither_damaged_nor_missing(a_run, tiny_data, tmp_path):
+    data = Path(shutil.copytree(tiny_data, tmp_path / "data"))
+    rows, weights = data / "episodes.h5", a_run / "checkpoints" / "latest" / "model.safetensors"
+    for file in (rows, weights):
+        file.chmod(0)
+    for words, told in (
+        (["data", "audit", data], f"error: {rows} may not be read by you; make it readable"),
+        (["score", a_run, "--tasks", "1"], f"error: {weights.resolve()}: Permission denied"),
+    ):
+        command = [sys.executable, "-m", "sdjepa", *map(str, words)]
+        command = [*AS_ANOTHER, *command] if os.geteuid() == 0 else command
+        ended = subprocess.run(command, capture_output=True, text=True)
+        assert (ended.returncode, ended.stderr.count("\n")) == (2, 1), ended.stderr
+        assert ended.stderr.startswith(told)
+
+
+def test_everyone_may_read_a_checkpoint_who_may_read_the_run(a_run):
+    assert len({path.stat().st_mode for path in a_run.rglob("*") if path.is_file()}) == 1

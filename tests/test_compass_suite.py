@@ -226,6 +226,9 @@ def test_wrong_requests_are_one_line(run, data, tmp_path):
     source.info["split"]["test"] = [1]
     with pytest.raises(UserError, match="--split train"):
         suite.choose(source, run.config, split="test", count=40, seed=0)
+    source.info["split"]["train"] = [1]
+    with pytest.raises(UserError, match=r"collect more$"):
+        suite.choose(source, run.config, split="train", count=40, seed=0)
 
 
 def test_training_episodes_are_read_only_when_asked(run, data):

@@ -202,7 +202,8 @@ def test_the_command_that_made_it_names_no_other_default_and_is_one_to_type():
 def test_a_card_does_not_tell_where_demonstrations_lay(dataset):
     record = json.loads((dataset / "card.json").read_text())
     record["collect"] |= {"demos": "/home/me/my demos.npz", "policy": "demos"}
-    text = markdown(record, picture="card.png", shown="")
+    text = markdown(record, picture="my file.h5.card.png", shown="")
+    assert "(my%20file.h5.card.png)" in text  # else no picture is shown
     assert "--demos FILE" in text
     assert "/home/me" not in text
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -246,7 +247,10 @@ def test_ctrl_c_as_a_terminal_sends_it_is_one_line_and_ends_all(dataset, tmp_pat
         else:
             time.sleep(wait)
         if child.poll() is None:
-            os.killpg(child.pid, signal.SIGINT)
+            if wait == 1.0:  # a scheduler, which asks the first process alone
+                os.kill(child.pid, signal.SIGTERM)
+            else:
+                os.killpg(child.pid, signal.SIGINT)
         _, said = child.communicate(timeout=300)
         assert "Traceback" not in said
         assert child.returncode == 130 or (wait and child.returncode == 0), said
@@ -483,3 +487,43 @@ def test_a_simulators_other_version_does_not_continue_a_collection(tmp_path, mon
         with pytest.raises(UserError, match="unfinished collection with mujoco"):
             collect(settings, out)
     collect(settings, out)
+
+
+def spoil_length(out: Path) -> str:
+    os.truncate(out / "episodes.h5", 5000)
+    return "truncated"
+
+
+def spoil_all(out: Path) -> str:
+    os.truncate(out / "episodes.h5", 0)
+    return "truncated or no HDF5 file"
+
+
+def take_rows(out: Path) -> str:
+    (out / "episodes.h5").unlink()
+    return "has dataset.json but no episodes.h5"
+
+
+def take_description(out: Path) -> str:
+    (out / "dataset.json").unlink()
+    return "sdjepa data convert"
+
+
+@pytest.mark.parametrize("spoil", [spoil_length, spoil_all, take_rows, take_description])
+def test_what_was_finished_and_is_damaged_is_not_called_finished(dataset, tmp_path, spoil):
+    out = Path(shutil.copytree(dataset, tmp_path / "set"))
+    told = spoil(out)
+    before = sorted(out.iterdir())
+    with pytest.raises(UserError, match=told):
+        collect(SETTINGS, out)
+    assert sorted(out.iterdir()) == before
+
+
+def test_a_card_that_is_gone_is_written_again(dataset, tmp_path):
+    out = Path(shutil.copytree(dataset, tmp_path / "set"))
+    for name in ("card.md", "card.json", "card.png"):
+        (out / name).unlink()
+    collect(SETTINGS, out)
+    assert (out / "card.md").read_text() == (dataset / "card.md").read_text().replace(
+        str(dataset), str(out)
+    )

@@ -86,3 +86,16 @@ def test_a_neighbour_that_may_not_be_entered_hides_no_other(folder, monkeypatch)
 def test_the_hint_to_fetch_does_not_take_a_path_for_a_name_on_a_hub(tmp_path):
     with pytest.raises(UserError, match="hf download --repo-type dataset OWNER/NAME --local-dir"):
         convert(tmp_path / "nothing", tmp_path / "out")
+
+
+def test_the_one_file_in_a_folder_is_what_is_opened_and_several_are_named(tmp_path):
+    """What is said and written of it then has its name, and lies beside it, in the folder."""
+    file, folder = tmp_path / "one" / "robot.h5", tmp_path / "one"
+    folder.mkdir()
+    foreign(file)
+    with Episodes.open(folder) as data:
+        assert data.path == file
+        assert data.beside("card.md") == folder / "robot.h5.card.md"
+    foreign(folder / "other.hdf5")
+    both = f"{folder / 'other.hdf5'}, {file}"
+    assert refused(folder) == f"{folder} holds several HDF5 files: {both}; name one"

@@ -111,9 +111,12 @@ def test_too_few_tasks_name_the_cause_and_what_can_help():
     ):
         assert "needs 51 rows, the longest has 41; say --offset 40 or less" in said
         assert "--tasks" not in said
+    said = words_of(lambda: lewm_tasks(lengths, offset=25, count=160, seed=0))
+    assert said.startswith("only 159 of 160 tasks fit: each needs 25 steps after its start and ")
+    assert "lewm never draws the last start" in said
     few["count"] = 99
     said = words_of(lambda: strict_tasks(lengths, np.array([3]), offset=25, trivial=never, **few))
-    assert said.startswith("only 16 of 99 tasks fit: each needs 25 steps")
+    assert said.startswith("only 16 of 99 tasks fit: each needs 25 steps after its start, the")
     assert "lower --tasks to 16, lower --offset" in said
     said = words_of(
         lambda: strict_tasks(lengths, np.array([3]), offset=25, trivial=lambda t: True, **few)

@@ -57,9 +57,9 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _keep_weights(run: Run, out: Path) -> None:
-    from safetensors.torch import load_file, save_file
+    from safetensors.torch import load_file
 
-    from sdjepa.train.checkpoint import find_checkpoint
+    from sdjepa.train.checkpoint import find_checkpoint, save_tensors
 
     found = find_checkpoint(run.path)
     kept = out / "checkpoints" / "latest"
@@ -68,7 +68,7 @@ def _keep_weights(run: Run, out: Path) -> None:
     tensors = load_file(found / "model.safetensors")
     half = {n: t.bfloat16() if t.is_floating_point() else t for n, t in tensors.items()}
     temporary = kept / ".model.partial"
-    save_file(half, temporary)
+    save_tensors(half, temporary)
     temporary.replace(kept / "model.safetensors")
 
 

@@ -189,12 +189,16 @@ class Run:
         command = ["sdjepa", *sys.argv[1:]]  # by whichever path it was started
         manifest = {"seed": config.train.seed, "command": command, **provenance()}
         try:
-            write_atomic(path / "config.toml", tomli_w.dumps(config.model_dump()))
+            run.configure(config)
             write_json(path / "manifest.json", manifest)
         except UserError:
             run.abandon()
             raise
         return run
+
+    def configure(self, config: Config) -> None:
+        """Write the configuration."""
+        write_atomic(self.path / "config.toml", tomli_w.dumps(config.model_dump()))
 
     def abandon(self) -> None:
         """Undo `create` where nothing has been learnt: a corrected command may use the place."""

@@ -140,7 +140,7 @@ def lewm_tasks(
     step = np.concatenate([np.arange(n) for n in lengths])
     valid = np.flatnonzero(step <= lengths[episode] - offset - 1)
     if len(valid) - 1 < count:
-        raise UserError(_too_few(len(valid) - 1, count, offset, lengths))
+        raise UserError(_too_few(len(valid) - 1, count, offset, lengths, never=True))
     chosen = np.random.default_rng(seed).choice(len(valid) - 1, size=count, replace=False)
     return [Task(int(episode[r]), int(step[r]), offset) for r in np.sort(valid[chosen])]
 
@@ -197,13 +197,20 @@ def check_room(data: Episodes, settings: Score) -> None:
     never = PROTOCOLS[settings.protocol].episodes == "all"  # the last row is
     starts = int(np.maximum(lengths - offset, 0).sum()) - never
     if starts < settings.tasks:
-        raise UserError(_too_few(starts, settings.tasks, offset, lengths))
+        raise UserError(_too_few(starts, settings.tasks, offset, lengths, never=never))
 
 
 def _too_few(
-    found: int, count: int, offset: int, lengths: np.ndarray, *, of: int | None = None
+    found: int,
+    count: int,
+    offset: int,
+    lengths: np.ndarray,
+    *,
+    of: int | None = None,
+    never: bool = False,
 ) -> str:
-    """Why `found` tasks are all there are, of so many starts where some of them were refused."""
+    """Why `found` tasks are all there are, of so many starts where some of them were refused, or
+    where the last is never drawn."""
     longest = int(lengths.max(initial=0))
     if longest <= offset:
         lower = f"say --offset {longest - 1} or less, or " if longest > 1 else ""
@@ -218,8 +225,9 @@ def _too_few(
             f"{only}: {of - found} of {of} starts are solved at the start or by doing nothing; "
             f"{fewer if found > 0 else 'raise --offset'}, or collect more episodes"
         )
+    last = " and lewm never draws the last start" if never else ""
     return (
-        f"{only}: each needs {offset} steps after its start, the median episode has "
+        f"{only}: each needs {offset} steps after its start{last}, the median episode has "
         f"{int(np.median(lengths))} rows; {fewer}, lower --offset, or collect more episodes"
     )
 

@@ -1,6 +1,7 @@
 """What every verb shares: the application, the console, the progress bar, common arguments."""
 
 import shutil
+import signal
 import sys
 import textwrap
 import time
@@ -55,12 +56,21 @@ WORTH_SAYING_S = 1.0  # a stage that took less ends without a line
 
 @contextmanager
 def stopping(leaves: str = "nothing was written") -> Iterator[None]:
-    """Says at Ctrl-C what that leaves; most work writes at its end, or cleans up."""
+    """Says at Ctrl-C what that leaves; most work writes at its end, or cleans up.
+
+    Whoever asks this process to end, as a scheduler does, is answered alike.
+    """
+    asked = signal.getsignal(signal.SIGTERM)
+    # What ignores Ctrl-C, as a shell has it do in the background, ends without a word.
+    if asked is signal.SIG_DFL and callable(signal.getsignal(signal.SIGINT)):
+        signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
     try:
         yield
     except KeyboardInterrupt:
         console.print(f"stopped; {leaves}")
         raise
+    finally:
+        signal.signal(signal.SIGTERM, asked)
 
 
 @contextmanager

@@ -149,17 +149,19 @@ def train(
     sdjepa train recipes/demo.toml --rung A0 --out runs/lewm
 
     sdjepa train --resume runs/a2
+
+    Where its dataset was moved, say where to, once: `--resume RUN --data DIR`.
     """
     from sdjepa.resolve import resolve, together
 
     if (resume is None) == (recipe is None):
         raise UserError("say either a RECIPE (with --out) or --resume RUN")
     if resume is not None:
-        if sets or rung or k is not None or seed is not None or data is not None:
+        if sets or rung or k is not None or seed is not None:
             raise UserError(
                 f"--resume goes on as {resume / 'config.toml'} says; leave the rest out"
             )
-        _train(resume, None)
+        _train(resume, None, moved=data)
         return
     flags = [f"train.seed={seed}"] if seed is not None else []
     flags += _at(data)
@@ -175,7 +177,7 @@ def train(
     _train(out, config)
 
 
-def _train(path: Path, config: "Config | None") -> None:
+def _train(path: Path, config: "Config | None", *, moved: Path | None = None) -> None:
     from contextlib import nullcontext
 
     from sdjepa import ranks
@@ -183,6 +185,7 @@ def _train(path: Path, config: "Config | None") -> None:
     from sdjepa.runs import Run, silent
     from sdjepa.train.loop import complete, pick_device
     from sdjepa.train.loop import train as work
+    from sdjepa.train.source import find_again
 
     said_device = config.train.device if config else Run.open(path).config.train.device
     ranks.start(pick_device(said_device))
@@ -194,6 +197,8 @@ def _train(path: Path, config: "Config | None") -> None:
     with Run(path).lock() if leader else nullcontext():
         if leader and config is not None:
             Run.create(path, config)
+        elif leader:
+            find_again(Run.open(path), given=moved)
         ranks.wait()
         try:
             with bar("training") if leader else nullcontext(silent) as progress:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from sdjepa.cli.app import STAGES, DataPath, PlanSets, RunPath, app, bar, console, said
+from sdjepa.cli.app import STAGES, DataPath, PlanSets, RunPath, app, bar, console, said, stopping
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,6 +23,7 @@ ProtocolOfData = Annotated[
 
 
 @app.command(rich_help_panel=STAGES)
+@stopping("scores that were finished are kept")
 def score(
     run: RunPath,
     protocol: Annotated[
@@ -58,7 +59,7 @@ def score(
     sdjepa score runs/a2 --protocol strict --tasks 100 --cost content,full
     """
     from sdjepa.data.episodes import Episodes
-    from sdjepa.data.pack import data_for
+    from sdjepa.data.pack import tasks_for
     from sdjepa.runs import read_json
     from sdjepa.score import SWEEP_OFFSETS, check_protocol, check_room
     from sdjepa.scoring.trained import score as work
@@ -78,7 +79,7 @@ def score(
         sets=sets,
     )
     if manifest is None:
-        where = data_for(run, own.data.path, given=data)
+        where = tasks_for(run, own, given=data)
         check_protocol(where, _said(protocol))
         if len(configs) > 1:
             with Episodes.open(where) as episodes:
@@ -178,6 +179,7 @@ def _show_score(result: dict[str, Any], *, to: "Console" = console) -> None:
 
 
 @app.command(rich_help_panel=STAGES)
+@stopping()
 def floors(
     data: Annotated[Path, typer.Argument(metavar="DATA", help="A dataset.")],
     out: Annotated[
@@ -222,6 +224,7 @@ def floors(
 
 
 @app.command(rich_help_panel=STAGES)
+@stopping()
 def ceiling(
     data: Annotated[Path, typer.Argument(metavar="DATA", help="A dataset.")],
     out: Annotated[Path, typer.Option(help="Where to write the score, a JSON file.")],

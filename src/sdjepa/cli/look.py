@@ -6,11 +6,23 @@ from typing import Annotated
 
 import typer
 
-from sdjepa.cli.app import STAGES, DataPath, PlanSets, RunPath, Split, app, bar, remark, said
+from sdjepa.cli.app import (
+    STAGES,
+    DataPath,
+    PlanSets,
+    RunPath,
+    Split,
+    app,
+    bar,
+    remark,
+    said,
+    stopping,
+)
 from sdjepa.errors import UserError
 
 
 @app.command(rich_help_panel=STAGES)
+@stopping("diagnostics that were finished are kept")
 def compass(
     run: RunPath,
     only: Annotated[list[str], typer.Option(help="One diagnostic; repeatable.")] = [],  # noqa: B006
@@ -45,6 +57,7 @@ def compass(
 
 
 @app.command(rich_help_panel=STAGES)
+@stopping()
 def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="One run or several.")],
     out: Annotated[Path | None, typer.Option(help="The page; RUN/report.html unless said.")] = None,

@@ -38,6 +38,7 @@ from sdjepa.compass.teleport import teleport
 from sdjepa.compass.trace import EpisodeTrace, Trace, load, save
 from sdjepa.config import Config
 from sdjepa.data.episodes import Episodes, Split
+from sdjepa.data.pack import episodes_for
 from sdjepa.envs.base import env_class
 from sdjepa.errors import UserError
 from sdjepa.runs import Progress, Run, provenance, silent, write_json
@@ -130,9 +131,7 @@ def compass(
     split = split or config.compass.split
     seed = config.compass.seed if seed is None else seed
     wanted = config.compass.episodes if episodes is None else episodes
-    where = data or Path(config.data.path)
-    if not where.exists():
-        raise UserError(f"no dataset at {where}, where {run.path} had its own; {_collect(config)}")
+    where = episodes_for(run.path, config, given=data)
     with Episodes.open(where, size=config.model.image_size) as source:
         refuse_other(run.path, config, source)
         chosen = choose(source, config, split=split, count=wanted, seed=seed)
@@ -175,25 +174,20 @@ def compass(
     return written
 
 
-def _collect(config: Config) -> str:
-    """The next command of someone without episodes."""
-    return (
-        f"make one: sdjepa collect {config.collect.env} --episodes 200 --out DIR, then --data DIR"
-    )
-
-
 def choose(source: Episodes, config: Config, *, split: Split, count: int, seed: int) -> list[int]:
     """Episodes to trace, drawn once from one side of the split; too short ones are left out."""
     if "pack" in source.info:
         raise UserError(
-            f"{source.path} is a pack of tasks, without the frames between; {_collect(config)}"
+            f"{source.path} is a pack of tasks, without the frames between; make a dataset: sdjepa "
+            f"collect {config.collect.env} --episodes 200 --out DIR, then --data DIR"
         )
     shortest = config.data.frame_skip * (config.model.history + 2)
     able = [int(e) for e in source.episode_ids(split) if source.lengths[e] >= shortest]
     if len(able) < MIN_EPISODES:
+        other = "" if split == "train" else ", or use --split train"
         raise UserError(
             f"{source.path} has {len(able)} {split} episodes of at least {shortest} frames, the "
-            f"compass needs {MIN_EPISODES}; collect more, or use --split train"
+            f"compass needs {MIN_EPISODES}; collect more{other}"
         )
     rng = numpy_stream(seed, "compass", "episodes")
     return sorted(rng.permutation(able)[:count].tolist())

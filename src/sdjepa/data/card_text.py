@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from sdjepa.config import Collect
 from sdjepa.data.again import command
@@ -34,7 +35,7 @@ def markdown(record: dict[str, Any], *, picture: str, shown: str) -> str:
     lines = [
         "# " + ("Evaluation pack" if pack else "Data card") + (f": {env}" if env in NAMES else ""),
         "",
-        f"![{shown}]({picture})",
+        f"![{shown}]({quote(picture)})",
         "",
         "| | |",
         "|---|---|",

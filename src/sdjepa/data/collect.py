@@ -15,11 +15,13 @@ import numpy as np
 
 from sdjepa.config import MANY, Collect
 from sdjepa.crew import Count, Crew
+from sdjepa.data.again import make_again
 from sdjepa.data.card import card
+from sdjepa.data.episodes import Episodes
 from sdjepa.data.packing import Packed, Packing
 from sdjepa.data.parts import is_whole, read_part, write_part
 from sdjepa.data.tally import Tally
-from sdjepa.data.writer import CARD, FILE, Writer, make_split, refuse_taken
+from sdjepa.data.writer import FILE, Writer, make_split, refuse_taken
 from sdjepa.envs.base import NATIVE_SIZE, Env, env_class, make, reduce
 from sdjepa.errors import UserError
 from sdjepa.runs import Progress, Run, provenance, read_json, silent, write_json
@@ -36,6 +38,8 @@ def collect(settings: Collect, out: Path, *, progress: Progress = silent) -> Pat
     parts, made = out / PARTS, (out / FILE).exists()
     if not parts.exists():
         if _is_finished(out, settings, described):
+            if not (out / "card.md").exists():
+                card(out, progress=progress)
             return out
         refuse_taken(out)
     with Run(parts).lock():
@@ -48,13 +52,13 @@ def collect(settings: Collect, out: Path, *, progress: Progress = silent) -> Pat
 
 def _is_finished(out: Path, settings: Collect, described: dict[str, str]) -> bool:
     """Whether this very dataset is there; one of other settings is refused by what differs."""
-    if not (out / FILE).exists() or not (out / CARD).exists():
+    if not (out / FILE).exists() and not make_again(out):  # nor did it hold one of ours
         return False
-    info = read_json(out / CARD)
-    made = info.get("collect") if isinstance(info, dict) and "converted" not in info else None
-    if not isinstance(made, dict):
+    with Episodes.open(out) as data:  # refuses one that is damaged, and says what helps
+        info = data.info
+    if "converted" in info or not info.get("collect"):
         return False
-    found = {**made, **(info.get("policy") or {})}
+    found = {**info["collect"], **(info.get("policy") or {})}
     for key, value in _deciding(settings, described).items():
         if found.get(key, value) != value:
             raise UserError(

@@ -24,7 +24,7 @@ from sdjepa.data.again import make_again
 from sdjepa.data.described import read_described
 from sdjepa.data.hdf5 import Hdf5Store
 from sdjepa.data.layout import Store, reduce_frames
-from sdjepa.data.nearby import folder_for, nearest, refuse_parent
+from sdjepa.data.nearby import folder_for, nearest, only_file, refuse_parent
 from sdjepa.data.stores import open_store
 from sdjepa.data.writer import CARD, FILE, FORMAT, action_moments, make_split, rows_in
 from sdjepa.envs.base import UNKNOWN, called, guess
@@ -98,6 +98,7 @@ class Episodes:
                 + (make_again(path) or "make the dataset again")
             )
         refuse_parent(path)
+        path = only_file(path)
         return Episodes(path, open_store(path), size=size, env=env)
 
     def close(self) -> None:

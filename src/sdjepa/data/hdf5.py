@@ -49,6 +49,8 @@ class Hdf5Store:
         try:
             # Not in stable-worldmodel's SWMR mode: HDF5 then reads a truncated file for ever.
             self._file = h5py.File(path, "r")
+        except PermissionError as error:
+            raise UserError(f"{path} may not be read by you; make it readable") from error
         except OSError as error:
             raise UserError(
                 f"{path} is truncated or no HDF5 file ({first_line(error)}); {self._mend(_COPY)}"

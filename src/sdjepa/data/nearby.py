@@ -5,6 +5,7 @@ Only names are looked at, so that this is done before anything is opened or impo
 
 import contextlib
 import difflib
+from collections.abc import Sequence
 from pathlib import Path
 
 from sdjepa.data.writer import CARD, FILE
@@ -34,9 +35,17 @@ def refuse_parent(path: Path) -> None:
         return
     held = [child for child in datasets_in(path) if child.is_dir()]
     if held:
-        more = ", ..." if len(held) > MOST else ""
-        names = ", ".join(str(child) for child in held[:MOST])
-        raise UserError(f"{path} holds datasets: {names}{more}; name one")
+        raise UserError(f"{path} holds datasets: {_listed(held)}; name one")
+
+
+def only_file(path: Path) -> Path:
+    """The HDF5 file in a folder of another program's that has one; any other path as it is."""
+    if any(path.glob("*.lance")):  # which is what stable-worldmodel takes then
+        return path
+    files = [child for child in datasets_in(path) if child.is_file()]
+    if len(files) > 1:
+        raise UserError(f"{path} holds several HDF5 files: {_listed(files)}; name one")
+    return files[0] if files else path
 
 
 def nearest(path: Path) -> str:
@@ -50,3 +59,7 @@ def nearest(path: Path) -> str:
 def folder_for(path: Path) -> Path:
     """Where a dataset of ours could go, of a name that was to be a file's."""
     return path.with_suffix("") if path.suffix in HDF5_SUFFIXES else path
+
+
+def _listed(paths: Sequence[Path]) -> str:
+    return ", ".join(map(str, paths[:MOST])) + (", ..." if len(paths) > MOST else "")

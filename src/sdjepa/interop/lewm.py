@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
 
 from sdjepa.config import Config, Model
 from sdjepa.data.episodes import ActionStats
@@ -22,7 +21,7 @@ from sdjepa.interop.lewm_keys import Keys, from_lewm, lewm_config, to_lewm
 from sdjepa.model.world_model import WorldModel
 from sdjepa.resolve import resolve
 from sdjepa.runs import Run, provenance, read_json, write_atomic, write_json
-from sdjepa.train.checkpoint import find_checkpoint, load_weights, stats_as_json
+from sdjepa.train.checkpoint import find_checkpoint, load_weights, save_tensors, stats_as_json
 
 
 def import_lewm(
@@ -56,7 +55,7 @@ def import_lewm(
         Run.create(temporary, config)
         checkpoint = temporary / "checkpoints" / "step-00000000"
         checkpoint.mkdir(parents=True)
-        save_file(model.state_dict(), checkpoint / "model.safetensors")
+        save_tensors(model.state_dict(), checkpoint / "model.safetensors")
         write_json(checkpoint / "config.json", config.model_dump())
         if stats is not None:
             write_json(checkpoint / "stats.json", {"action": stats_as_json(stats)})

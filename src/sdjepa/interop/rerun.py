@@ -14,6 +14,7 @@ from matplotlib.colors import to_rgb
 from sdjepa.compass.suite import STAND_IN, choose, read_trace
 from sdjepa.compass.trace import EpisodeTrace, wrap
 from sdjepa.data.episodes import Episodes
+from sdjepa.data.pack import episodes_for
 from sdjepa.envs.base import env_class
 from sdjepa.errors import UserError
 from sdjepa.report.player import angle_map
@@ -35,7 +36,7 @@ def export_rerun(
     rr = _rerun()
     checkpoint = load_checkpoint(run)
     size = checkpoint.config.model.image_size
-    source = Episodes.open(data or Path(checkpoint.config.data.path), size=size)
+    source = Episodes.open(episodes_for(run, checkpoint.config, given=data), size=size)
     refuse_other(run, checkpoint.config, source)
     chosen = choose(source, checkpoint.config, split="test", count=episodes, seed=seed)
     k = checkpoint.config.model.k or STAND_IN

@@ -10,7 +10,7 @@ import numpy as np
 
 from sdjepa.config import Plan, Score
 from sdjepa.data.episodes import Episodes
-from sdjepa.data.pack import data_for
+from sdjepa.data.pack import tasks_for
 from sdjepa.plan.agent import Planner, Receding
 from sdjepa.plan.batch import Bounds
 from sdjepa.runs import Progress, provenance, silent, write_json
@@ -44,7 +44,7 @@ def score(
     began = time.monotonic()
     loaded = load_checkpoint(path, checkpoint, device=device)
     settings = settings or loaded.config.score
-    where = data_for(path, loaded.config.data.path, given=data_path)
+    where = tasks_for(path, loaded.config, given=data_path)
     size = loaded.config.model.image_size
     data = Episodes.open(where, size=size).require(size)
     refuse_other(path, loaded.config, data)

@@ -68,8 +68,8 @@ def save_checkpoint(
             if average is not None:
                 training |= {f"{name}::{LAST}": state[name] for name in average.values}
                 state = state | average.values
-            save_file(_on_cpu(state), temporary / "model.safetensors")
-            save_file(_on_cpu(training), temporary / "training.safetensors")
+            save_tensors(_on_cpu(state), temporary / "model.safetensors")
+            save_tensors(_on_cpu(training), temporary / "training.safetensors")
         except (OSError, SafetensorError) as error:
             shutil.rmtree(temporary, ignore_errors=True)
             raise UserError(
@@ -88,6 +88,14 @@ def save_checkpoint(
     for old in finished[: -config.train.keep_checkpoints]:
         shutil.rmtree(old)
     return final
+
+
+def save_tensors(tensors: dict[str, Tensor], file: Path) -> None:
+    """As safetensors does, which lets nobody else read the file, with the rights of any other."""
+    file.touch()
+    rights = file.stat().st_mode
+    save_file(tensors, file)
+    file.chmod(rights)
 
 
 def stats_as_json(stats: ActionStats) -> dict[str, list[float]]:
@@ -171,6 +179,7 @@ def refuse_other(path: Path, config: Config, data: Episodes) -> None:
 def load_weights(model: WorldModel, checkpoint: Path) -> None:
     """Load strictly; a checkpoint of another shape is refused before anything is changed."""
     file = checkpoint / "model.safetensors"
+    file.open("rb").close()  # of one that may not be read safetensors says that it is missing
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     try:
         with safe_open(file, framework="pt") as opened:

@@ -11,7 +11,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import torch
 
@@ -32,6 +31,7 @@ from sdjepa.train.average import Average
 from sdjepa.train.checkpoint import find_checkpoint, restore, save_checkpoint
 from sdjepa.train.monitor import gradient_cosines, latent_health, rollout_errors, token_cover
 from sdjepa.train.schedule import learning_rate, make_optimizer
+from sdjepa.train.source import describe
 from sdjepa.train.step import Stepper, cut, look, make_stepper, numbers
 from sdjepa.train.trackers import Trackers
 
@@ -237,16 +237,6 @@ def _agreed(job: Job, stop: _Stop, done: int) -> bool:
     return bool(ranks.total(wishes) > 0)
 
 
-def _facts(path: Path) -> dict[str, Any]:
-    """What was trained on, which a recipe only wishes for."""
-    with Episodes.open(path) as data:
-        said = ("env", "num_episodes", "num_rows", "image_size", "policy", "seed", "collect")
-        known = {name: data.info[name] for name in said if name in data.info}
-        counted = {"num_episodes": len(data), "num_rows": data.num_rows}
-        known["env_guessed"] = data.env_origin == "guessed"
-        return {**known, **counted, "split_hash": data.split_hash}
-
-
 def train(
     run: Run,
     *,
@@ -265,7 +255,7 @@ def train(
         start = restore(job.model, job.optimizer, average=job.average, checkpoint=found)
     if leader:
         run.rewind_metrics(start)
-        run.note(data=_facts(Path(config.data.path)))
+        run.note(data=describe(Path(config.data.path)))
     before = run.metrics()[-1].get("seconds", 0.0) if start and run.metrics() else 0.0
     trackers = Trackers(config.train.trackers if leader else (), run)
     job.model.train()

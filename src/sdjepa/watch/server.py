@@ -24,7 +24,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from sdjepa.config import Plan
 from sdjepa.data.episodes import Episodes
-from sdjepa.data.pack import data_for
+from sdjepa.data.pack import tasks_for
 from sdjepa.errors import UserError
 from sdjepa.runs import cores
 from sdjepa.train.checkpoint import load_checkpoint, refuse_other
@@ -173,7 +173,7 @@ def watch(
     loaded = load_checkpoint(path, checkpoint, device=device)
     if plan is not None:
         loaded = replace(loaded, config=loaded.config.model_copy(update={"plan": plan}))
-    where = data_for(path, loaded.config.data.path, given=data_path)
+    where = tasks_for(path, loaded.config, given=data_path)
     size = loaded.config.model.image_size
     data = Episodes.open(where, size=size).require(size)
     refuse_other(path, loaded.config, data)
