@@ -674,7 +674,7 @@ def test_a_pack_is_of_one_protocol(sdjepa, trained, tiny_data, tmp_path):
         ("floors", pack, *few),
         ("ceiling", pack, *few, "--out", out),
     ):
-        assert "holds lewm tasks, asked for strict" in refused(sdjepa, *words)
+        assert "holds tasks of protocol lewm, asked for strict" in refused(sdjepa, *words)
     assert sdjepa("floors", pack, "--tasks", 2, "--offset", 5)[0] == 0
 
 

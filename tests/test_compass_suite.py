@@ -220,7 +220,7 @@ def test_wrong_requests_are_one_line(run, data, tmp_path):
     with pytest.raises(UserError, match="no dataset"):
         suite.compass(run, data=tmp_path / "nothing")
     source = Episodes.open(data)
-    pack = write_pack(source, [(0, 0)], tmp_path / "pack", offset=5, protocol="strict")
+    pack = write_pack(source, [(0, 0)], tmp_path / "pack", offset=5, protocol="strict", seed=42)
     with pytest.raises(UserError, match=r"pack of tasks.*sdjepa collect"):
         suite.compass(run, data=pack)
     source.info["split"]["test"] = [1]

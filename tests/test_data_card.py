@@ -134,12 +134,23 @@ def test_a_card_says_what_a_dataset_was_converted_from(dataset, tmp_path):
 
 def test_the_card_of_a_pack_says_so_and_shows_only_starts_and_goals(dataset, tmp_path):
     with Episodes.open(dataset) as data:
-        pack = write_pack(data, [(0, 1), (2, 5)], tmp_path / "pack", offset=9, protocol="lewm")
+        pack = write_pack(
+            data, [(0, 1), (2, 5)], tmp_path / "pack", offset=9, protocol="lewm", seed=42
+        )
     text = card(pack).read_text()
     assert text.startswith("# Evaluation pack:")
     assert "| A pack of | set (328 rows); goals 9 steps ahead" in text
     assert "| Tasks looked at, of 2 in it, goal 9 steps ahead (95 % intervals) | 2 |" in text
     assert "![start and goal of 2 tasks](card.png)" in text
+    whole, own = (json.loads((at / "card.json").read_text())["action"] for at in (dataset, pack))
+    normaliser = json.loads((dataset / "dataset.json").read_text())["action"]
+    mean, std = (", ".join(f"{value:.3g}" for value in normaliser[n]) for n in ("mean", "std"))
+    assert (
+        f"| Actions of the whole dataset, which normalise: mean; deviation | {mean}; {std} |"
+        in text
+    )
+    assert "| Action mean, of these tasks |" in text
+    assert own["mean"] != whole["mean"]
     shown, like = image.imread(pack / "card.png"), np.zeros((2, 2, 128, 128, 3), np.uint8)
     assert shown.shape[:2] == tiled(like)[0].shape[:2]  # two tasks, 32 px four times
     assert shown[..., :3].mean() > 0.5  # most of what is black is so because nothing was drawn

@@ -291,7 +291,7 @@ def test_a_pack_stands_in_for_its_dataset_when_tasks_are_placed(dataset, tmp_pat
     env = base.make("tworoom")
     with Episodes.open(dataset) as data:
         pack = Episodes.open(
-            write_pack(data, starts, tmp_path / "pack", offset=offset, protocol="strict")
+            write_pack(data, starts, tmp_path / "pack", offset=offset, protocol="strict", seed=42)
         )
         for number, (episode, step) in enumerate(starts):
             first = data.rows(episode).start + step
@@ -309,10 +309,10 @@ def test_a_pack_stands_in_for_its_dataset_when_tasks_are_placed(dataset, tmp_pat
         assert np.array_equal(pack.action_stats().std, data.action_stats().std)
         assert pack.episode_ids("test").tolist() == [0, 1, 2]
         with pytest.raises(UserError, match="no goal lies 25"):
-            write_pack(data, [(0, 7)], tmp_path / "other", offset=offset, protocol="lewm")
+            write_pack(data, [(0, 7)], tmp_path / "other", offset=offset, protocol="lewm", seed=42)
         assert not (tmp_path / "other").exists()
         with pytest.raises(UserError, match="a pack already"):
-            write_pack(pack, [(0, 0)], tmp_path / "other", offset=2, protocol="lewm")
+            write_pack(pack, [(0, 0)], tmp_path / "other", offset=2, protocol="lewm", seed=42)
         with pytest.raises(UserError, match="is a pack; convert the dataset it was made from"):
             convert(pack.path, tmp_path / "other")  # its black frames would be taken for frames
 
@@ -433,8 +433,10 @@ def test_a_converted_files_last_actions_are_missing_in_the_file_itself(tmp_path)
 def test_a_packs_tasks_end_within_their_episode_and_their_files_say_so(dataset, tmp_path):
     with Episodes.open(dataset) as data:
         with pytest.raises(UserError, match="no goal lies 15"):
-            write_pack(data, [(0, 16)], tmp_path / "other", offset=15, protocol="lewm")
-        pack = write_pack(data, [(0, 15), (1, 2)], tmp_path / "pack", offset=15, protocol="lewm")
+            write_pack(data, [(0, 16)], tmp_path / "other", offset=15, protocol="lewm", seed=42)
+        pack = write_pack(
+            data, [(0, 15), (1, 2)], tmp_path / "pack", offset=15, protocol="lewm", seed=42
+        )
     with h5py.File(pack / "episodes.h5") as file:
         missing = np.isnan(file["action"][:]).any(1)
     assert np.flatnonzero(missing).tolist() == [15, 31]

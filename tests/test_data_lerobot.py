@@ -160,7 +160,10 @@ def test_a_folder_asks_for_what_it_needs(robot, tmp_path):
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda robot: next(robot.rglob("*.mp4")).unlink(), "has no video file-000.mp4"),
+        (
+            lambda robot: next(robot.rglob("*.mp4")).unlink(),
+            "has no video videos/.*/chunk-000/file-000.mp4; fetch it again",
+        ),
         (lambda robot: shutil.rmtree(robot / "meta" / "episodes"), "no episode table"),
         (lambda robot: next(robot.rglob("*.mp4")).write_bytes(b""), "file-000.mp4 is damaged"),
         (lambda robot: cut(next(robot.rglob("*.mp4"))), "file-000.mp4 is damaged"),
@@ -214,3 +217,49 @@ def change(robot: Path, table: str, **values: Any) -> None:
 
 def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def features_of(path: Path, **more: dict[str, Any]) -> None:
+    """Have info.json say that there are more features."""
+    file = path / "meta" / "info.json"
+    info = json.loads(file.read_text())
+    info["features"] |= more
+    file.write_text(json.dumps(info))
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("observation_state", "two features that would be called 'observation_state'"),
+        ("ep_len", "a feature 'ep_len', as a column of every dataset is called; rename it"),
+        ("pixels", "a feature 'pixels'"),
+        ("step_idx", "a feature 'step_idx'"),
+    ],
+)
+def test_features_whose_names_meet_ours_or_each_other_are_refused(tmp_path, name, told):
+    path = lerobot(tmp_path / "set", kind="image")
+    features_of(path, **{name: {"dtype": "float32", "shape": [2], "names": None}})
+    with pytest.raises(UserError, match=told):
+        convert(path, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_numbers_of_every_kind_are_kept(tmp_path):
+    path = lerobot(tmp_path / "set", kind="image")
+    file = path / "data/chunk-000/file-000.parquet"
+    table, kinds = parquet.read_table(file), ("bool", "uint8", "uint16", "int8", "float64")
+    for kind in kinds:
+        values = pa.array([row["frame_index"] % 2 for row in table.to_pylist()])
+        table = table.append_column(kind, values.cast(kind))
+        features_of(path, **{kind: {"dtype": kind, "shape": [1], "names": None}})
+    parquet.write_table(table, file)
+    with Episodes.open(convert(path, tmp_path / "out", size=16)) as data:
+        for kind in kinds:
+            assert data.column(kind).dtype == kind
+            assert data.column(kind)[:7].ravel().tolist() == [0, 1, 0, 1, 0, 1, 0]
+
+
+def test_a_camera_that_several_names_end_in_is_said_to_be_several(tmp_path):
+    path = lerobot(tmp_path / "set", kind="image", cameras=("front", "side.front"))
+    with pytest.raises(UserError, match=r"several cameras 'front': .*images\.front, .*side\.front"):
+        convert(path, tmp_path / "out", camera="front")

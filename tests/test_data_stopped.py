@@ -47,7 +47,9 @@ def test_nothing_is_written_by_what_is_stopped(tiny_data, tmp_path):
             lambda: run_audit(path, progress=stop),
             lambda: run_card(path, progress=stop),
             lambda: run_convert(path, out, progress=stop),
-            lambda: write_pack(data, [(0, 1)], out, offset=5, protocol="lewm", progress=stop),
+            lambda: write_pack(
+                data, [(0, 1)], out, offset=5, protocol="lewm", seed=42, progress=stop
+            ),
         ):
             with pytest.raises(KeyboardInterrupt):
                 work()

@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -28,6 +29,7 @@ from sdjepa.resolve import resolve
 from sdjepa.runs import read_json, write_json
 from sdjepa.score import (
     adopt,
+    check_pack,
     check_room,
     choose_tasks,
     departures,
@@ -58,37 +60,84 @@ STRICT = Score(protocol="strict", tasks=6)
 # --- which tasks
 
 
+def anywhere(lengths: np.ndarray) -> np.ndarray:
+    return np.ones(int(lengths.sum()), bool)
+
+
 def test_the_published_rule_row_by_row():
     lengths = np.array([30, 26, 25, 60])
     rows = [(e, s) for e, n in enumerate(lengths) for s in range(n)]
     valid = [i for i, (e, s) in enumerate(rows) if s <= lengths[e] - 25 - 1]
     drawn = np.random.default_rng(42).choice(len(valid) - 1, size=10, replace=False)
     expected = [rows[valid[i]] for i in sorted(drawn)]
-    found = lewm_tasks(lengths, offset=25, count=10, seed=42)
+    found = lewm_tasks(lengths, playable=anywhere(lengths), offset=25, count=10, seed=42)
     assert [(task.episode, task.start) for task in found] == expected
 
 
 def test_the_published_rule_never_draws_the_last_admissible_row():
     lengths = np.array([30])  # starts 0 to 4 are admissible
-    found = lewm_tasks(lengths, offset=25, count=4, seed=0)
+    found = lewm_tasks(lengths, playable=anywhere(lengths), offset=25, count=4, seed=0)
     assert [task.start for task in found] == [0, 1, 2, 3]
     with pytest.raises(UserError, match="only 4 of 5 tasks fit"):
-        lewm_tasks(lengths, offset=25, count=5, seed=0)
+        lewm_tasks(lengths, playable=anywhere(lengths), offset=25, count=5, seed=0)
 
 
 def test_strict_tasks_are_spread_over_held_out_episodes_and_never_trivial():
     lengths, held_out = np.full(10, 40), np.array([2, 5, 7])
-    found = strict_tasks(
-        lengths, held_out, offset=25, count=7, seed=1, trivial=lambda task: task.start % 2 == 0
-    )
+    asked = {"playable": anywhere(lengths), "offset": 25, "seed": 1}
+    asked |= {"trivial": lambda task: task.start % 2 == 0}
+    found = strict_tasks(lengths, held_out, count=7, **asked)
     counts = {e: sum(task.episode == e for task in found) for e in held_out}
     assert sorted(counts.values()) == [2, 2, 3]
     assert all(task.start % 2 and task.start + 25 < 40 for task in found)
     assert len(set(found)) == 7
     with pytest.raises(UserError, match="only 21 of 22"):
-        strict_tasks(
-            lengths, held_out, offset=25, count=22, seed=1, trivial=lambda t: t.start % 2 == 0
-        )
+        strict_tasks(lengths, held_out, count=22, **asked)
+
+
+def test_starts_that_cannot_be_played_are_never_drawn_and_change_nothing_else():
+    lengths, whole = np.full(10, 40), np.ones(400, bool)
+    bad = whole.copy()
+    bad[[5, 83, 84, 212, 290]] = False
+    gone = {(0, 5), (2, 3), (2, 4), (5, 12), (7, 10)}
+    asked = {"offset": 25, "seed": 3}
+    drawn = lewm_tasks(lengths, playable=bad, count=144, **asked)
+    assert {(t.episode, t.start) for t in drawn} == {
+        (t.episode, t.start) for t in lewm_tasks(lengths, playable=whole, count=149, **asked)
+    } - gone
+    held = np.arange(10)
+    asked |= {"trivial": lambda task: False}
+    few, all_of = (
+        {(t.episode, t.start) for t in strict_tasks(lengths, held, playable=ok, count=n, **asked)}
+        for ok, n in ((bad, 145), (whole, 150))
+    )
+    assert few == all_of - gone
+
+
+@pytest.mark.parametrize("protocol", ["lewm", "strict"])
+def test_numbers_that_are_no_state_reach_no_simulator(a_run, tiny_data, tmp_path, protocol):
+    """Data with holes are scored where they have none, and the score says so."""
+    data = Path(shutil.copytree(tiny_data, tmp_path / "holes"))
+    with h5py.File(data / "episodes.h5", "r+") as file:
+        lengths = file["ep_len"][:]
+        for episode in range(len(lengths)):  # in every episode, so that tasks would have them
+            first = file["ep_offset"][episode]
+            file["proprio"][first + 30] = np.nan
+            file["action"][first + 3] = np.inf
+    settings = Score(protocol=protocol, tasks=6, offset=10)
+    found = read_json(score(a_run, data_path=data, settings=settings)[0])
+    for task in found["tasks"]:
+        steps = range(task["start"], task["start"] + 11)
+        assert 30 not in (steps[0], steps[-1])
+        assert 3 not in steps[:-1]
+    assert found["floors"]["replay"] == 100.0
+    said = found["protocol_departures"][-1]
+    assert said.startswith(f"{6 * len(lengths)} starts left out (proprio is missing"), said
+    with Episodes.open(data) as opened:
+        chosen = task_list(opened, settings)
+        into = Manifest(**(vars(chosen) | {"tasks": (Task(1, 20, 10),)})).write(tmp_path / "t.json")
+        with pytest.raises(UserError, match="the task of episode 1, step 20 cannot be played"):
+            task_list(opened, settings, manifest=into)
 
 
 def words_of(call) -> str:
@@ -106,20 +155,37 @@ def test_too_few_tasks_name_the_cause_and_what_can_help():
 
     lengths, few = np.full(10, 41), {"count": 4, "seed": 0}
     for said in (
-        words_of(lambda: lewm_tasks(lengths, offset=50, **few)),
-        words_of(lambda: strict_tasks(lengths, np.array([3]), offset=50, trivial=never, **few)),
+        words_of(lambda: lewm_tasks(lengths, playable=anywhere(lengths), offset=50, **few)),
+        words_of(
+            lambda: strict_tasks(
+                lengths, np.array([3]), playable=anywhere(lengths), offset=50, trivial=never, **few
+            )
+        ),
     ):
         assert "needs 51 rows, the longest has 41; say --offset 40 or less" in said
         assert "--tasks" not in said
-    said = words_of(lambda: lewm_tasks(lengths, offset=25, count=160, seed=0))
+    said = words_of(
+        lambda: lewm_tasks(lengths, playable=anywhere(lengths), offset=25, count=160, seed=0)
+    )
     assert said.startswith("only 159 of 160 tasks fit: each needs 25 steps after its start and ")
     assert "lewm never draws the last start" in said
     few["count"] = 99
-    said = words_of(lambda: strict_tasks(lengths, np.array([3]), offset=25, trivial=never, **few))
+    said = words_of(
+        lambda: strict_tasks(
+            lengths, np.array([3]), playable=anywhere(lengths), offset=25, trivial=never, **few
+        )
+    )
     assert said.startswith("only 16 of 99 tasks fit: each needs 25 steps after its start, the")
     assert "lower --tasks to 16, lower --offset" in said
     said = words_of(
-        lambda: strict_tasks(lengths, np.array([3]), offset=25, trivial=lambda t: True, **few)
+        lambda: strict_tasks(
+            lengths,
+            np.array([3]),
+            playable=anywhere(lengths),
+            offset=25,
+            trivial=lambda t: True,
+            **few,
+        )
     )
     assert "16 of 16 starts are solved at the start or by doing nothing; raise --offset" in said
 
@@ -267,15 +333,49 @@ def test_an_evaluation_pack_scores_like_its_dataset(a_run: Path, tiny_data: Path
     whole = read_json(score(a_run)[0])
     with Episodes.open(tiny_data) as data:
         starts = [(task["episode"], task["start"]) for task in whole["tasks"]]
-        pack = write_pack(data, starts, tmp_path / "pack", offset=25, protocol="strict")
+        pack = write_pack(data, starts, tmp_path / "pack", offset=25, protocol="strict", seed=42)
     found = read_json(score(a_run, data_path=pack)[0])
     assert found["data"]["pack"]
     assert found["tasks"] == whole["tasks"]
     assert found["tasks_hash"] == whole["tasks_hash"]
     with pytest.raises(UserError, match="say --tasks 4 --offset 25"):
         score(a_run, data_path=pack, settings=Score(protocol="strict", tasks=5))
-    three = score(a_run, data_path=pack, settings=Score(protocol="strict", tasks=3))
-    assert read_json(three[0])["tasks"] == whole["tasks"][:3]
+    [three] = score(a_run, data_path=pack, settings=Score(protocol="strict", tasks=3))
+    assert read_json(three)["tasks"] == whole["tasks"][:3]
+    assert read_json(three)["protocol_departures"][-1] == "3 of a pack's 4 tasks"
+
+
+def test_the_seed_that_chose_a_packs_tasks_is_the_scores(a_run, tiny_data, tmp_path):
+    """Whatever the run's own is; another cannot be asked for."""
+    settings = Score(protocol="strict", tasks=4, seed=7)
+    whole = read_json(score(a_run, settings=settings)[0])
+    with Episodes.open(tiny_data) as data:
+        starts = [(task.episode, task.start) for task in task_list(data, settings).tasks]
+        pack = write_pack(data, starts, tmp_path / "pack", offset=25, protocol="strict", seed=7)
+    found = read_json(score(a_run, data_path=pack, settings=Score(protocol="strict", tasks=4))[0])
+    for key in ("tasks_hash", "protocol_hash", "protocol_departures", "protocol_definition"):
+        assert found[key] == whole[key]
+    check_pack(pack, protocols=["strict"], seed=7)
+    with pytest.raises(UserError, match="holds tasks of seed 7, asked for 8; leave --seed out"):
+        check_pack(pack, seed=8)
+    check_pack(tiny_data, protocols=["lewm"], seed=8)  # a dataset has any
+
+
+def test_a_score_on_what_seems_another_environment_says_so(a_run, tmp_path):
+    """A guess is not enough to refuse it, and too much to be silent."""
+    other = collect(
+        Collect(env="pusht", policy="random", episodes=6, steps=30, size=28, workers=1),
+        tmp_path / "pusht",
+    )
+    settings = Score(protocol="lewm", tasks=2, offset=5)
+    with pytest.raises(UserError, match="was trained on tworoom"):
+        score(a_run, data_path=other, settings=settings)
+    manifest = read_json(a_run / "manifest.json")
+    manifest["data"]["env_guessed"] = True
+    write_json(a_run / "manifest.json", manifest)
+    found = read_json(score(a_run, data_path=other, settings=settings)[0])
+    said = found["protocol_departures"][-1]
+    assert said == "trained on tworoom by its columns, played on pusht"
 
 
 def test_floors_need_no_model(tiny_data: Path):
@@ -314,7 +414,7 @@ def test_a_manifest_comes_back_and_cannot_be_edited_in_silence(tiny_data: Path, 
     elsewhere = Manifest(**(vars(chosen) | {"data": {"rows": 1, "split_hash": "x"}}))
     with pytest.raises(UserError, match="--data"):
         task_list(data, STRICT, manifest=elsewhere.write(tmp_path / "other.json"))
-    assert adopt(Score(), chosen).tasks == 6
+    assert adopt(Score(), chosen, data).tasks == 6
 
 
 # --- workers

@@ -86,7 +86,8 @@ def _keep_tasks(run: Run, out: Path) -> None:
         with Episodes.open(Path(config.data.path)) as data:
             tasks = task_list(data, strict).tasks
             starts = [(task.episode, task.start) for task in tasks]
-            write_pack(data, starts, kept, offset=strict.offset, protocol=strict.protocol)
+            chosen = {name: getattr(strict, name) for name in ("offset", "protocol", "seed")}
+            write_pack(data, starts, kept, **chosen)
     elif (run.path / "pack").exists():
         shutil.copytree(run.path / "pack", kept)
 

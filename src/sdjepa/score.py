@@ -22,17 +22,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 
 from sdjepa.config import BUDGET_PER_OFFSET, PROTOCOL_TASKS, Score
 from sdjepa.data.episodes import Episodes
-from sdjepa.data.replaying import misfit
+from sdjepa.data.replaying import misfit, playable
 from sdjepa.envs.base import NAMES, Env, make
 from sdjepa.errors import UserError
 from sdjepa.scoring.actors import noop
 from sdjepa.scoring.stage import Actor, Here, Place, Scenes
 from sdjepa.seeds import numpy_stream
-from sdjepa.tasks import Manifest, Outcome, Task, identity, packed_tasks
+from sdjepa.tasks import Manifest, Outcome, Task, check_playable, identity, packed_tasks
 
 SWEEP_OFFSETS = (25, 50, 75, 100)
 
@@ -107,14 +107,13 @@ def departures(settings: Score) -> list[str]:
 
 def choose_tasks(data: Episodes, settings: Score, *, trivial: Callable[[Task], bool]) -> list[Task]:
     """The tasks of a protocol on a dataset, or those an evaluation pack was made of."""
-    shared = {"offset": settings.offset, "count": settings.tasks}
+    shared: dict[str, Any] = {"offset": settings.offset, "count": settings.tasks}
     if "pack" in data.info:
         return list(packed_tasks(data, **shared))
-    episodes = PROTOCOLS[settings.protocol].episodes
-    if episodes == "all":
-        return lewm_tasks(data.lengths, **shared, seed=settings.seed)
-    held_out = _held_out(data, settings)
-    return strict_tasks(data.lengths, held_out, trivial=trivial, **shared, seed=settings.seed)
+    shared |= {"seed": settings.seed, "playable": playable(data, settings.offset)}
+    if PROTOCOLS[settings.protocol].episodes == "all":
+        return lewm_tasks(data.lengths, **shared)
+    return strict_tasks(data.lengths, _held_out(data, settings), trivial=trivial, **shared)
 
 
 def _held_out(data: Episodes, settings: Score) -> Int[np.ndarray, "episodes"]:
@@ -133,12 +132,20 @@ def _held_out(data: Episodes, settings: Score) -> Int[np.ndarray, "episodes"]:
 
 
 def lewm_tasks(
-    lengths: Int[np.ndarray, "episodes"], *, offset: int, count: int, seed: int
+    lengths: Int[np.ndarray, "episodes"],
+    *,
+    offset: int,
+    count: int,
+    seed: int,
+    playable: Bool[np.ndarray, "rows"],
 ) -> list[Task]:
-    """The published rule, its off-by-one included: the last admissible row is never drawn."""
+    """The published rule, its off-by-one included: the last admissible row is never drawn.
+
+    Those at which no simulator could be put are not admissible.
+    """
     episode = np.repeat(np.arange(len(lengths)), lengths)
     step = np.concatenate([np.arange(n) for n in lengths])
-    valid = np.flatnonzero(step <= lengths[episode] - offset - 1)
+    valid = np.flatnonzero((step <= lengths[episode] - offset - 1) & playable)
     if len(valid) - 1 < count:
         raise UserError(_too_few(len(valid) - 1, count, offset, lengths, never=True))
     chosen = np.random.default_rng(seed).choice(len(valid) - 1, size=count, replace=False)
@@ -153,12 +160,14 @@ def strict_tasks(
     count: int,
     seed: int,
     trivial: Callable[[Task], bool],
+    playable: Bool[np.ndarray, "rows"],
 ) -> list[Task]:
     """Tasks of `episodes`, as evenly spread over them as their lengths allow, no trivial ones."""
-    rng = numpy_stream(seed, "tasks", offset)
+    rng, first = numpy_stream(seed, "tasks", offset), np.cumsum(lengths) - lengths
+    drawn = [(e, rng.permutation(max(0, lengths[e] - offset))) for e in rng.permutation(episodes)]
     queues = [
-        [Task(int(e), int(s), offset) for s in rng.permutation(max(0, lengths[e] - offset))]
-        for e in rng.permutation(episodes)
+        [Task(int(e), int(s), offset) for s in starts if playable[first[e] + s]]
+        for e, starts in drawn
     ]
     tasks: list[Task] = []
     while len(tasks) < count and any(queues):
@@ -175,18 +184,20 @@ def strict_tasks(
     return sorted(tasks, key=lambda task: (task.episode, task.start))
 
 
-def check_protocol(path: Path, asked: Sequence[str]) -> None:
-    """Refuse protocols that somebody asked for and a pack at `path` was not made by."""
-    if not asked:
+def check_pack(path: Path, *, protocols: Sequence[str] = (), seed: int | None = None) -> None:
+    """Refuse what somebody asked for and a pack at `path` was not made by."""
+    if not protocols and seed is None:
         return
     with Episodes.open(path) as data:
-        held = data.info.get("pack", {}).get("protocol")
-    other = [name for name in asked if held not in (None, name)]
-    if other:
-        raise UserError(
-            f"{path} holds {held} tasks, asked for {other[0]}; leave --protocol out, or pack "
-            f"the dataset again: sdjepa data pack DATA OUT --protocol {other[0]}"
-        )
+        pack = data.info.get("pack", {})
+    for key, asked in (("protocol", protocols), ("seed", () if seed is None else (seed,))):
+        held = pack.get(key)
+        other = [each for each in asked if held not in (None, each)]
+        if other:
+            raise UserError(
+                f"{path} holds tasks of {key} {held}, asked for {other[0]}; leave --{key} out, or "
+                f"pack the dataset again: sdjepa data pack DATA OUT --{key} {other[0]}"
+            )
 
 
 def check_room(data: Episodes, settings: Score) -> None:
@@ -249,10 +260,11 @@ def task_list(data: Episodes, settings: Score, *, manifest: Path | None = None) 
     if manifest is not None:
         found = Manifest.read(manifest)
         found.check(data, manifest)
+        check_playable(data, found.tasks)
         return found
-    chose = data.info.get("pack", {}).get("protocol", settings.protocol)
-    settings = settings.model_copy(update={"protocol": chose})
+    settings = of_pack(data, settings)
     tasks = choose_tasks(data, settings, trivial=solved_by_nothing(data, settings))
+    check_playable(data, tasks)  # those of a pack
     return Manifest(
         env=data.env,
         protocol=settings.protocol,
@@ -262,8 +274,16 @@ def task_list(data: Episodes, settings: Score, *, manifest: Path | None = None) 
     )
 
 
-def adopt(settings: Score, chosen: Manifest) -> Score:
+def of_pack(data: Episodes, settings: Score) -> Score:
+    """Settings that say by what the tasks of a pack were chosen, where these are from one."""
+    pack = data.info.get("pack", {})
+    chose = {name: pack.get(name, getattr(settings, name)) for name in ("protocol", "seed")}
+    return settings.model_copy(update=chose)
+
+
+def adopt(settings: Score, chosen: Manifest, data: Episodes) -> Score:
     """Settings that say what the task list is, whoever chose it."""
+    settings = of_pack(data, settings)
     offsets = {task.offset for task in chosen.tasks}
     if len(offsets) != 1:
         raise UserError(f"a score needs tasks of one offset, found {sorted(offsets)}")

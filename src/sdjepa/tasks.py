@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sdjepa.data.episodes import Episodes
+from sdjepa.data.replaying import playable, unsound
 from sdjepa.errors import UserError
 from sdjepa.runs import read_json, write_json
 
@@ -128,3 +129,16 @@ def packed_tasks(data: Episodes, *, offset: int, count: int) -> Sequence[Task]:
         )
     starts = held["starts"][:count]
     return [Task(int(episode), int(start), offset) for episode, start in starts]
+
+
+def check_playable(data: Episodes, tasks: Sequence[Task]) -> None:
+    """Refuse a list that somebody made with tasks that no simulator can be put at."""
+    for offset in {task.offset for task in tasks}:
+        fit = playable(data, offset)
+        for task in tasks:
+            if task.offset == offset and not fit[task.rows(data)[0]]:
+                raise UserError(
+                    f"{data.path}: the task of episode {task.episode}, step {task.start} cannot be "
+                    f"played ({unsound(data)}); choose tasks anew from the dataset, which leaves "
+                    "such ones out"
+                )

@@ -13,6 +13,12 @@ if TYPE_CHECKING:
 
     from sdjepa.config import Config, Plan, Score
 
+SeedOfData = Annotated[
+    int | None,
+    typer.Option(
+        help="Chooses tasks and whatever is random.", show_default="42; a pack's is its own"
+    ),
+]
 ProtocolOfData = Annotated[
     str | None,
     typer.Option(
@@ -61,7 +67,7 @@ def score(
     from sdjepa.data.episodes import Episodes
     from sdjepa.data.pack import tasks_for
     from sdjepa.runs import read_json
-    from sdjepa.score import SWEEP_OFFSETS, check_protocol, check_room
+    from sdjepa.score import SWEEP_OFFSETS, check_pack, check_room
     from sdjepa.scoring.trained import score as work
     from sdjepa.train.checkpoint import load_config
     from sdjepa.train.loop import pick_device
@@ -80,7 +86,7 @@ def score(
     )
     if manifest is None:
         where = tasks_for(run, own, given=data)
-        check_protocol(where, _said(protocol))
+        check_pack(where, protocols=_said(protocol), seed=seed)
         if len(configs) > 1:
             with Episodes.open(where) as episodes:
                 for config in configs:
@@ -189,7 +195,7 @@ def floors(
     offset: Annotated[int, typer.Option(help="Steps from start to goal.")] = 25,
     tasks: Annotated[int | None, typer.Option(help="How many tasks.")] = None,
     workers: Annotated[int, typer.Option(help="Simulating processes.")] = 1,
-    seed: Annotated[int, typer.Option(help="Chooses tasks and random actions.")] = 42,
+    seed: SeedOfData = None,
 ) -> None:
     """What doing nothing, acting at random and replaying achieve on a dataset's tasks; no model.
 
@@ -206,14 +212,14 @@ def floors(
 
     from sdjepa.resolve import resolve
     from sdjepa.runs import write_json
-    from sdjepa.score import check_protocol
+    from sdjepa.score import check_pack
     from sdjepa.scoring.floors import measure_floors
 
     asked = {"protocol": protocol, "offset": offset, "seed": seed}
     asked |= {"workers": workers, "tasks": tasks}
     flags = [f"score.{key}={value}" for key, value in asked.items() if value is not None]
     settings = resolve(settings=flags).score
-    check_protocol(data, _said(protocol))
+    check_pack(data, protocols=_said(protocol), seed=seed)
     found = measure_floors(data, settings)
     if out is None:
         _show_score(found, to=Console())
@@ -240,7 +246,7 @@ def ceiling(
     tasks: Annotated[int | None, typer.Option(help="How many tasks.")] = None,
     replan: Annotated[int | None, typer.Option(help="Action blocks between plans.")] = None,
     workers: Annotated[int, typer.Option(help="Planning processes; 0 is one per core.")] = 0,
-    seed: Annotated[int, typer.Option(help="Chooses tasks and candidates.")] = 42,
+    seed: SeedOfData = None,
     manifest: Annotated[Path | None, typer.Option(help="Exactly the tasks of this file.")] = None,
     sets: PlanSets = [],  # noqa: B006
 ) -> None:
@@ -253,7 +259,7 @@ def ceiling(
     """
     from sdjepa.resolve import resolve
     from sdjepa.runs import write_json
-    from sdjepa.score import check_protocol
+    from sdjepa.score import check_pack
     from sdjepa.scoring.ceiling import measure_ceiling
 
     asked = {"score.protocol": protocol, "score.offset": offset, "score.budget": budget}
@@ -261,7 +267,7 @@ def ceiling(
     asked |= {"plan.solver": solver, "plan.iterations": iterations, "plan.replan": replan}
     flags = [f"{key}={value}" for key, value in asked.items() if value is not None]
     config = resolve(settings=[*flags, *sets])
-    check_protocol(data, _said(protocol))
+    check_pack(data, protocols=_said(protocol), seed=seed)
     with bar(f"planning, {config.score.offset} ahead") as progress:
         result = measure_ceiling(
             data,

@@ -231,6 +231,6 @@ def data_pack(
         with bar("packing") as progress:
             starts = [(task.episode, task.start) for task in chosen]
             made = write_pack(
-                data, starts, out, offset=offset, protocol=protocol, progress=progress
+                data, starts, out, offset=offset, protocol=protocol, seed=seed, progress=progress
             )
     said(made)

@@ -3,7 +3,7 @@
 As published: steps near an event are positive, and the angle's prediction error is compared with
 the latent's by pooled AUROC. Otherwise than published: an event of any row counts, also one that is
 undone before the next observed step. Added: the sign (below 0.5 a signal is anti-aligned, not
-winning), precision against prevalence, shifted labels, an interval over episodes, and random planes.
+winning), precision against prevalence, shifted labels, intervals over episodes, random planes.
 """
 
 from typing import Any

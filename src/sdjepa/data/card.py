@@ -141,6 +141,7 @@ def _describe(data: Episodes) -> dict[str, Any]:
             "max": action.max(0),
             "lag1_correlation": _lag1(data),
         },
+        "normaliser": info["action"],
         "columns": info.get("columns") or _columns(data),
     }
 

@@ -14,6 +14,7 @@ def markdown(record: dict[str, Any], *, picture: str, shown: str) -> str:
     """The page; `picture` is the contact sheet's name, and `shown` what it shows."""
     action, pack, env = record["action"], record["pack"], record["env"]
     quantiles = ", ".join(str(record["episode_rows"][share]) for share in ("0.05", "0.5", "0.95"))
+    of_tasks = ", of these tasks" if pack else ""
     sides = ", ".join(map(str, record["split"].values()))
     rows = [
         *([("Environment", f"{env}, {said}")] if (said := record["env_said"]) else []),
@@ -25,8 +26,9 @@ def markdown(record: dict[str, Any], *, picture: str, shown: str) -> str:
         *_made_by(record),
         *([] if record["seed"] is None else [("Seed", str(record["seed"]))]),
         *_policy(record),
-        ("Action mean", _numbers(action["mean"])),
-        ("Action standard deviation", _numbers(action["std"])),
+        (f"Action mean{of_tasks}", _numbers(action["mean"])),
+        (f"Action standard deviation{of_tasks}", _numbers(action["std"])),
+        *_normaliser(record),
         ("Correlation with the next action", _numbers(action["lag1_correlation"])),
         *_tasks(record.get("tasks", {})),
     ]
@@ -133,6 +135,14 @@ def _policy(record: dict[str, Any]) -> list[tuple[str, str]]:
         goals = f"{100 * share:.0f} % ({often:.2f} goals an episode)"
         rows.append(("Episodes in which the policy reached a goal", goals))
     return rows
+
+
+def _normaliser(record: dict[str, Any]) -> list[tuple[str, str]]:
+    """By what a pack has actions normalised, which is the dataset's and not its own."""
+    if not record["pack"]:
+        return []
+    mean, std = (_numbers(record["normaliser"][name]) for name in ("mean", "std"))
+    return [("Actions of the whole dataset, which normalise: mean; deviation", f"{mean}; {std}")]
 
 
 def _tasks(tasks: dict[str, Any]) -> list[tuple[str, str]]:

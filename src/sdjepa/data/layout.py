@@ -11,6 +11,7 @@ PIXELS = "pixels"
 MOST_NUMBERS = 1024  # in a row of a state; more are a picture of another kind
 # Bookkeeping whose meaning differs between writers; the episode structure gives it anew.
 DERIVED = {"ep_idx", "episode_idx", "step_idx"}
+OWN_COLUMNS = {PIXELS, "ep_len", "ep_offset", *DERIVED}  # which no other may be called
 # What reading a damaged file raises: RuntimeError is HDF5's, an address may be beyond any file.
 DAMAGE = (OSError, ValueError, IndexError, OverflowError, RuntimeError, zstandard.ZstdError)
 

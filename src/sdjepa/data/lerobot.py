@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 from jaxtyping import UInt8
 
-from sdjepa.data.layout import first_line, reduce_frames
+from sdjepa.data.layout import OWN_COLUMNS, first_line, reduce_frames
 from sdjepa.errors import UserError
 from sdjepa.runs import read_json
 
 _BOOKKEEPING = {"timestamp", "frame_index", "episode_index", "index", "task_index"}
-
+_NUMBERS = ("float", "int", "uint", "bool")
 
 # What descriptions and tables of other shapes than LeRobot's raise when they are read.
 _MISFITS = (TypeError, ValueError, IndexError, AttributeError, ArithmeticError)
@@ -60,6 +60,7 @@ class LeRobot:
                 f"{path} has no float feature {name!r}; choose --action from {', '.join(numeric)}"
             )
         chosen = _choose_camera(path, features, camera)
+        _refuse_names(path, [_rename(n, action=name) for n in _columns(features)])
         episodes = _rows_of(path, sorted((path / "meta" / "episodes").glob("*/*.parquet")))
         if not episodes or any(int(episode["length"]) < 1 for episode in episodes):
             raise UserError(f"{path} has no episodes, or one without a row; fetch it again")
@@ -110,17 +111,12 @@ class LeRobot:
 
     def _columns(self, rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
         columns = {}
-        for name, feature in self.info["features"].items():
-            numeric = feature["dtype"].startswith(("float", "int", "bool"))
-            if numeric and name not in _BOOKKEEPING:
-                values = np.asarray([row[name] for row in rows], dtype=feature["dtype"])
-                columns[self._rename(name)] = values.reshape(len(rows), *feature["shape"])
+        features = self.info["features"]
+        for name in _columns(features):
+            values = np.asarray([row[name] for row in rows], dtype=features[name]["dtype"])
+            values = values.reshape(len(rows), *features[name]["shape"])
+            columns[_rename(name, action=self.action)] = values
         return columns
-
-    def _rename(self, name: str) -> str:
-        if name == self.action:
-            return "action"
-        return "action_unused" if name == "action" else name.replace(".", "_")
 
     def _pictures(
         self, episode: dict[str, Any], rows: list[dict[str, Any]]
@@ -150,7 +146,7 @@ class LeRobot:
         path = self.path / self.info["video_path"].format(video_key=self.camera, **where)
         if not path.exists():
             raise UserError(
-                f"{self.path} has no video {path.name} of {self.camera}; fetch it again"
+                f"{self.path} has no video {path.relative_to(self.path)}; fetch it again"
             )
         begin, apart = float(episode[f"{prefix}/from_timestamp"]), 1 / float(self.info["fps"])
         found = 0
@@ -167,8 +163,9 @@ class LeRobot:
                         continue
                     if abs(picture.time - begin - found * apart) > apart / 2:
                         raise UserError(
-                            f"{path}: a picture is missing at {begin + found * apart:.3f} s, or it "
-                            f"does not have {1 / apart:g} a second; fetch it again"
+                            f"{path}: a picture is missing at {begin + found * apart:.3f} s (the "
+                            f"next is at {picture.time:.3f} s); fetch it again, or correct "
+                            f"meta/info.json where it does not have {1 / apart:g} a second"
                         )
                     yield picture.to_ndarray(format="rgb24")
                     found += 1
@@ -184,6 +181,31 @@ class LeRobot:
 _Table = dict[int, list[dict[str, Any]]]  # rows of an episode, by its number
 
 
+def _columns(features: dict[str, Any]) -> list[str]:
+    """Features that are rows of numbers, and whose meaning a dataset of ours does not give anew."""
+    numeric = [name for name, f in features.items() if f["dtype"].startswith(_NUMBERS)]
+    return [name for name in numeric if name not in _BOOKKEEPING]
+
+
+def _rename(name: str, *, action: str) -> str:
+    if name == action:
+        return "action"
+    return "action_unused" if name == "action" else name.replace(".", "_")
+
+
+def _refuse_names(path: Path, names: list[str]) -> None:
+    """Refuse features that would be one column, or one that every dataset has anyway."""
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(
+                f"{path} has two features that would be called {name!r}; rename one of them"
+            )
+        if name in OWN_COLUMNS:
+            raise UserError(
+                f"{path} has a feature {name!r}, as a column of every dataset is called; rename it"
+            )
+
+
 def _choose_camera(path: Path, features: dict[str, Any], asked: str | None) -> str:
     """The only camera, or the only one that ends as asked."""
     cameras = [name for name, f in features.items() if f["dtype"] in ("video", "image")]
@@ -193,7 +215,9 @@ def _choose_camera(path: Path, features: dict[str, Any], asked: str | None) -> s
         raise UserError(f"{path} has the cameras {', '.join(cameras)}; choose one by --camera")
     fits = [name for name in cameras if asked in (None, name)]
     fits = fits or [name for name in cameras if name.endswith(f".{asked}")]
-    if len(fits) != 1:
+    if len(fits) > 1:
+        raise UserError(f"{path} has several cameras {asked!r}: {', '.join(fits)}; name one whole")
+    if not fits:
         raise UserError(f"{path} has no camera {asked!r}; it has {', '.join(cameras)}")
     return fits[0]
 

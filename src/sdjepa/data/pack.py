@@ -45,6 +45,7 @@ def write_pack(
     *,
     offset: int,
     protocol: str,  # that chose them
+    seed: int,  # by which it did
     progress: Progress = silent,
 ) -> Path:
     """The pack of tasks that begin at `starts`, pairs of episode and step."""
@@ -60,6 +61,7 @@ def write_pack(
         "pack": {
             "offset": offset,
             "protocol": protocol,
+            "seed": seed,
             "starts": [list(pair) for pair in starts],
             "of": {"name": data.path.name, "rows": data.num_rows, "split_hash": data.split_hash},
         },

@@ -33,6 +33,7 @@ class Redrawn:
 
     gap: float  # mean absolute difference from its own frame, in grey levels
     apart: int  # pixels that differ by more than a little
+    between: bool  # whether there are rows before and after, of its episode
     lag: int | None  # the row, from the one before to the one after, whose frame is nearest
     astray: bool  # nearer to the frame of another row that was drawn, no neighbour
     reversed: bool  # nearer with red and blue exchanged
@@ -58,6 +59,7 @@ def redraw(data: Episodes, env: Env, rows: Int[np.ndarray, "n"]) -> list[Redrawn
             Redrawn(
                 gap=float(off.mean()),
                 apart=int((off > LITTLE).any(-1).sum()),
+                between=bool(inside[at]),
                 lag=nearest_lag(around) if around is not None else None,
                 astray=bool((far[np.abs(rows - row) > NEIGHBOURS] < far[at]).any()),
                 reversed=bool(distances(picture[..., ::-1], own[[at]])[0] < far[at]),
@@ -144,6 +146,7 @@ def excused(drawn: Sequence[Redrawn]) -> str:
     away = sum(each.astray or each.lag in (-1, 1) for each in drawn)
     if away:
         return f"{away} of {len(drawn)} frames are nearest to another row's state"
-    if all(each.lag is None for each in drawn):
+    between = [each.lag for each in drawn if each.between]  # none of a pack's are
+    if between and all(lag is None for lag in between):
         return "none can be told from those before and after it"
     return "they may be reduced in another way: each is nearest to its own state"

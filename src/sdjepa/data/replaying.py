@@ -102,6 +102,13 @@ def sound_starts(data: Episodes, offset: int) -> Int[np.ndarray, "starts"]:
     return starts[state[starts] & state[starts + offset] & acted]
 
 
+def playable(data: Episodes, offset: int) -> Bool[np.ndarray, "rows"]:
+    """Rows a task can start at, as far as its numbers go."""
+    found = np.zeros(data.num_rows, dtype=bool)
+    found[sound_starts(data, offset)] = True
+    return found
+
+
 @contextmanager
 def restoring(data: Episodes, row: int) -> Iterator[None]:
     """Within, what a simulator raises at numbers it can make nothing of is the data's fault."""

@@ -82,13 +82,14 @@ class LibraryStore:
         if wrong := unusable(_channels_last(first[PIXELS]), first["action"]):
             raise UserError(f"{path}: {'; '.join(wrong)}")
         self.frame_shape = _channels_last(first[PIXELS]).shape[1:]
-        self._names = {
-            name.replace("/", "_"): name
-            for name, value in first.items()
-            if name not in (PIXELS, *DERIVED)
-            and is_state(value.shape)
-            and value.dtype.kind in "fiub"
-        }
+        self._names: dict[str, str] = {}  # of theirs, by ours
+        for name, value in first.items():
+            if name in (PIXELS, *DERIVED) or not is_state(value.shape):
+                continue
+            if value.dtype.kind in "fiub":
+                other = self._names.setdefault(name.replace("/", "_"), name)
+                if other != name:
+                    raise UserError(f"{path}: {other!r} and {name!r} would be one; rename one")
         self.shapes = {ours: first[name].shape[1:] for ours, name in self._names.items()}
         if wrong := misplaced(self.lengths, self.offsets, num_rows=int(self.lengths.sum())):
             raise UserError(f"{path}: {'; '.join(wrong)}")

@@ -1,6 +1,6 @@
 """Outcomes in, the numbers of a score file out, and the rule they were made under."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from sdjepa.config import Score
 from sdjepa.data.episodes import Episodes
+from sdjepa.data.replaying import candidate_starts, playable, unsound
 from sdjepa.score import definition, departures, protocol_hash
 from sdjepa.statistics import wilson95
 from sdjepa.tasks import Manifest, Outcome, Task, identity
@@ -85,12 +86,24 @@ def rows_of(
     ]
 
 
-def origin(data: Episodes, settings: Score, chosen: Manifest) -> dict[str, Any]:
-    """Which rule on which data gave which tasks."""
+def origin(
+    data: Episodes, settings: Score, chosen: Manifest, *, also: Iterable[str] = ()
+) -> dict[str, Any]:
+    """Which rule on which data gave which tasks; `also` says how else this departs from a rule."""
     return {
         "protocol_hash": protocol_hash(settings),
         "protocol_definition": definition(settings),
-        "protocol_departures": departures(settings),
+        "protocol_departures": [*departures(settings), *_of_data(data, settings), *also],
         "tasks_hash": chosen.hash,
         "data": {"path": str(data.path), **identity(data), "pack": "pack" in data.info},
     }
+
+
+def _of_data(data: Episodes, settings: Score) -> list[str]:
+    """How these tasks are others than the same rule has on data that are whole."""
+    if "pack" in data.info:
+        held = len(data.info["pack"]["starts"])
+        return [f"{settings.tasks} of a pack's {held} tasks"] if settings.tasks < held else []
+    starts = candidate_starts(data, settings.offset)
+    bad = len(starts) - int(playable(data, settings.offset)[starts].sum())
+    return [f"{bad} starts left out ({unsound(data)})"] if bad else []

@@ -136,7 +136,7 @@ def measure_ceiling(
     check(plan)
     data = Episodes.open(data_path)
     chosen = task_list(data, settings, manifest=manifest)
-    settings, tasks = adopt(settings, chosen), chosen.tasks
+    settings, tasks = adopt(settings, chosen, data), chosen.tasks
     with simulate(data, tasks, settings) as scenes:
         stats = data.action_stats()
         floors = run_floors(scenes, data, tasks, stats=stats, settings=settings)

@@ -20,7 +20,7 @@ def measure_floors(
     """The floors of a dataset's tasks alone: no model, no rendering."""
     data = Episodes.open(data_path)
     chosen = task_list(data, settings, manifest=manifest)
-    settings = adopt(settings, chosen)
+    settings = adopt(settings, chosen, data)
     with simulate(data, chosen.tasks, settings) as scenes:
         stats = data.action_stats()
         floors = run_floors(scenes, data, chosen.tasks, stats=stats, settings=settings)

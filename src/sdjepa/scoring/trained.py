@@ -47,14 +47,14 @@ def score(
     where = tasks_for(path, loaded.config, given=data_path)
     size = loaded.config.model.image_size
     data = Episodes.open(where, size=size).require(size)
-    refuse_other(path, loaded.config, data)
+    other = refuse_other(path, loaded.config, data)
     chosen = task_list(data, settings, manifest=manifest)
-    settings, tasks = adopt(settings, chosen), chosen.tasks
+    settings, tasks = adopt(settings, chosen, data), chosen.tasks
     goals = data.frames(np.array([task.rows(data)[1] for task in tasks]))
     with simulate(data, tasks, settings, every=loaded.config.model.frame_skip) as scenes:
         floors = run_floors(scenes, data, tasks, stats=loaded.stats, settings=settings)
         chosen.write(path / "tasks" / f"{settings.protocol}-o{settings.offset}-{chosen.hash}.json")
-        stage = _Stage(loaded, data, chosen, settings, goals, scenes, floors)
+        stage = _Stage(loaded, data, chosen, settings, goals, scenes, floors, other)
         written = []
         for plan in plans:
             plan = plan or loaded.config.plan
@@ -78,6 +78,7 @@ class _Stage:
     goals: np.ndarray
     scenes: Simulation
     floors: dict[str, list[Outcome]]
+    other: str  # environment than trained on, as it seems, in words
 
 
 def _played(stage: _Stage, plan: Plan, *, began: float, progress: Progress) -> dict[str, Any]:
@@ -119,7 +120,7 @@ def _played(stage: _Stage, plan: Plan, *, began: float, progress: Progress) -> d
             every=planner.frame_skip,
         ),
         "checkpoint": {"name": loaded.path.name, "step": loaded.step},
-        **origin(data, stage.settings, stage.chosen),
+        **origin(data, stage.settings, stage.chosen, also=filter(None, [stage.other])),
         "config": {"score": stage.settings.model_dump(), "plan": plan.model_dump()},
         **provenance(),
     }
