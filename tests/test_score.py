@@ -29,7 +29,6 @@ from sdjepa.resolve import resolve
 from sdjepa.runs import read_json, write_json
 from sdjepa.score import (
     adopt,
-    check_pack,
     check_room,
     choose_tasks,
     departures,
@@ -51,7 +50,7 @@ from sdjepa.scoring.stage import Moved
 from sdjepa.scoring.trained import score
 from sdjepa.seeds import stream
 from sdjepa.statistics import mcnemar, paired, tasks_needed, unrelated, wilson95
-from sdjepa.tasks import Manifest, Task
+from sdjepa.tasks import Manifest, Task, check_pack
 from sdjepa.train.checkpoint import find_checkpoint
 
 STRICT = Score(protocol="strict", tasks=6)

@@ -32,7 +32,7 @@ from sdjepa.errors import UserError
 from sdjepa.scoring.actors import noop
 from sdjepa.scoring.stage import Actor, Here, Place, Scenes
 from sdjepa.seeds import numpy_stream
-from sdjepa.tasks import Manifest, Outcome, Task, check_playable, identity, packed_tasks
+from sdjepa.tasks import Manifest, Outcome, Task, check_playable, identity, packed_tasks, too_few
 
 SWEEP_OFFSETS = (25, 50, 75, 100)
 
@@ -147,7 +147,7 @@ def lewm_tasks(
     step = np.concatenate([np.arange(n) for n in lengths])
     valid = np.flatnonzero((step <= lengths[episode] - offset - 1) & playable)
     if len(valid) - 1 < count:
-        raise UserError(_too_few(len(valid) - 1, count, offset, lengths, never=True))
+        raise UserError(too_few(len(valid) - 1, count, offset, lengths, never=True))
     chosen = np.random.default_rng(seed).choice(len(valid) - 1, size=count, replace=False)
     return [Task(int(episode[r]), int(step[r]), offset) for r in np.sort(valid[chosen])]
 
@@ -180,24 +180,8 @@ def strict_tasks(
                     tasks.append(task)
     if len(tasks) < count:
         starts = int(np.maximum(lengths[episodes] - offset, 0).sum())
-        raise UserError(_too_few(len(tasks), count, offset, lengths[episodes], of=starts))
+        raise UserError(too_few(len(tasks), count, offset, lengths[episodes], of=starts))
     return sorted(tasks, key=lambda task: (task.episode, task.start))
-
-
-def check_pack(path: Path, *, protocols: Sequence[str] = (), seed: int | None = None) -> None:
-    """Refuse what somebody asked for and a pack at `path` was not made by."""
-    if not protocols and seed is None:
-        return
-    with Episodes.open(path) as data:
-        pack = data.info.get("pack", {})
-    for key, asked in (("protocol", protocols), ("seed", () if seed is None else (seed,))):
-        held = pack.get(key)
-        other = [each for each in asked if held not in (None, each)]
-        if other:
-            raise UserError(
-                f"{path} holds tasks of {key} {held}, asked for {other[0]}; leave --{key} out, or "
-                f"pack the dataset again: sdjepa data pack DATA OUT --{key} {other[0]}"
-            )
 
 
 def check_room(data: Episodes, settings: Score) -> None:
@@ -208,39 +192,7 @@ def check_room(data: Episodes, settings: Score) -> None:
     never = PROTOCOLS[settings.protocol].episodes == "all"  # the last row is
     starts = int(np.maximum(lengths - offset, 0).sum()) - never
     if starts < settings.tasks:
-        raise UserError(_too_few(starts, settings.tasks, offset, lengths, never=never))
-
-
-def _too_few(
-    found: int,
-    count: int,
-    offset: int,
-    lengths: np.ndarray,
-    *,
-    of: int | None = None,
-    never: bool = False,
-) -> str:
-    """Why `found` tasks are all there are, of so many starts where some of them were refused, or
-    where the last is never drawn."""
-    longest = int(lengths.max(initial=0))
-    if longest <= offset:
-        lower = f"say --offset {longest - 1} or less, or " if longest > 1 else ""
-        return (
-            f"no episode is long enough: a goal {offset} steps after its start needs {offset + 1} "
-            f"rows, the longest has {longest}; {lower}collect longer episodes"
-        )
-    only = f"only {max(found, 0)} of {count} tasks fit"
-    fewer = f"lower --tasks to {found}" if found > 0 else "collect longer episodes"
-    if of is not None and of > found:
-        return (
-            f"{only}: {of - found} of {of} starts are solved at the start or by doing nothing; "
-            f"{fewer if found > 0 else 'raise --offset'}, or collect more episodes"
-        )
-    last = " and lewm never draws the last start" if never else ""
-    return (
-        f"{only}: each needs {offset} steps after its start{last}, the median episode has "
-        f"{int(np.median(lengths))} rows; {fewer}, lower --offset, or collect more episodes"
-    )
+        raise UserError(too_few(starts, settings.tasks, offset, lengths, never=never))
 
 
 def task_list(data: Episodes, settings: Score, *, manifest: Path | None = None) -> Manifest:

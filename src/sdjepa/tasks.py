@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from sdjepa.data.episodes import Episodes
 from sdjepa.data.replaying import playable, unsound
 from sdjepa.errors import UserError
@@ -142,3 +144,51 @@ def check_playable(data: Episodes, tasks: Sequence[Task]) -> None:
                     f"played ({unsound(data)}); choose tasks anew from the dataset, which leaves "
                     "such ones out"
                 )
+
+
+def check_pack(path: Path, *, protocols: Sequence[str] = (), seed: int | None = None) -> None:
+    """Refuse what somebody asked for and a pack at `path` was not made by."""
+    if not protocols and seed is None:
+        return
+    with Episodes.open(path) as data:
+        pack = data.info.get("pack", {})
+    for key, asked in (("protocol", protocols), ("seed", () if seed is None else (seed,))):
+        held = pack.get(key)
+        other = [each for each in asked if held not in (None, each)]
+        if other:
+            raise UserError(
+                f"{path} holds tasks of {key} {held}, asked for {other[0]}; leave --{key} out, or "
+                f"pack the dataset again: sdjepa data pack DATA OUT --{key} {other[0]}"
+            )
+
+
+def too_few(
+    found: int,
+    count: int,
+    offset: int,
+    lengths: np.ndarray,
+    *,
+    of: int | None = None,
+    never: bool = False,
+) -> str:
+    """Why `found` tasks are all there are, of so many starts where some of them were refused, or
+    where the last is never drawn."""
+    longest = int(lengths.max(initial=0))
+    if longest <= offset:
+        lower = f"say --offset {longest - 1} or less, or " if longest > 1 else ""
+        return (
+            f"no episode is long enough: a goal {offset} steps after its start needs {offset + 1} "
+            f"rows, the longest has {longest}; {lower}collect longer episodes"
+        )
+    only = f"only {max(found, 0)} of {count} tasks fit"
+    fewer = f"lower --tasks to {found}" if found > 0 else "collect longer episodes"
+    if of is not None and of > found:
+        return (
+            f"{only}: {of - found} of {of} starts are solved at the start or by doing nothing; "
+            f"{fewer if found > 0 else 'raise --offset'}, or collect more episodes"
+        )
+    last = " and lewm never draws the last start" if never else ""
+    return (
+        f"{only}: each needs {offset} steps after its start{last}, the median episode has "
+        f"{int(np.median(lengths))} rows; {fewer}, lower --offset, or collect more episodes"
+    )

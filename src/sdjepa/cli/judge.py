@@ -67,8 +67,9 @@ def score(
     from sdjepa.data.episodes import Episodes
     from sdjepa.data.pack import tasks_for
     from sdjepa.runs import read_json
-    from sdjepa.score import SWEEP_OFFSETS, check_pack, check_room
+    from sdjepa.score import SWEEP_OFFSETS, check_room
     from sdjepa.scoring.trained import score as work
+    from sdjepa.tasks import check_pack
     from sdjepa.train.checkpoint import load_config
     from sdjepa.train.loop import pick_device
 
@@ -212,8 +213,8 @@ def floors(
 
     from sdjepa.resolve import resolve
     from sdjepa.runs import write_json
-    from sdjepa.score import check_pack
     from sdjepa.scoring.floors import measure_floors
+    from sdjepa.tasks import check_pack
 
     asked = {"protocol": protocol, "offset": offset, "seed": seed}
     asked |= {"workers": workers, "tasks": tasks}
@@ -259,8 +260,8 @@ def ceiling(
     """
     from sdjepa.resolve import resolve
     from sdjepa.runs import write_json
-    from sdjepa.score import check_pack
     from sdjepa.scoring.ceiling import measure_ceiling
+    from sdjepa.tasks import check_pack
 
     asked = {"score.protocol": protocol, "score.offset": offset, "score.budget": budget}
     asked |= {"score.tasks": tasks, "score.seed": seed, "score.workers": workers, "plan.seed": seed}
