@@ -804,9 +804,15 @@ def test_where_data_were_moved_to_is_said_once(sdjepa, a_run, tiny_data, tmp_pat
     before = config.read_text()
     other = refused(sdjepa, "train", "--resume", a_run, "--data", moved)
     assert f"{moved} is not the data {a_run} was trained on (num_episodes is another)" in other
-    assert config.read_text() == before
     shutil.rmtree(moved)
     shutil.copytree(tiny_data, moved)
+    said = read_json(moved / "dataset.json")
+    twin = said | {"action": {**said["action"], "mean": [0.5, 0.5]}}  # as many of another kind
+    write_json(moved / "dataset.json", twin)
+    other = refused(sdjepa, "train", "--resume", a_run, "--data", moved)
+    assert "(action is another)" in other
+    assert config.read_text() == before
+    write_json(moved / "dataset.json", said)
     assert sdjepa("train", "--resume", a_run, "--data", moved)[0] == 0
     assert Run(a_run).config.data.path == str(moved)
     assert sdjepa("train", "--resume", a_run)[0] == 0
@@ -827,12 +833,7 @@ NOTHING = "nothing was written"
         ),
         ("sdjepa.report.page", "report", "report {run}", NOTHING),
         ("sdjepa.scoring.floors", "measure_floors", "floors {data}", NOTHING),
-        (
-            "sdjepa.scoring.ceiling",
-            "measure_ceiling",
-            "ceiling {data} --out x",
-            NOTHING,
-        ),
+        ("sdjepa.scoring.ceiling", "measure_ceiling", "ceiling {data} --out=x", NOTHING),
     ],
 )
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

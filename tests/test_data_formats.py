@@ -455,3 +455,22 @@ def test_a_dataset_made_anew_in_one_place_does_not_use_the_old_frames(tmp_path):
             else:
                 frame_store(data)
         old = (tmp_path / "set").rename(tmp_path / f"old-{seed}")
+
+
+def test_columns_of_the_library_that_would_be_one_are_refused(tmp_path, monkeypatch):
+    """One of them was lost."""
+    utils = pytest.importorskip("stable_worldmodel.data.utils")
+
+    class Reader:
+        lengths, offsets = np.array([4]), np.array([0])
+
+        def load_chunk(self, episodes, starts, stops):
+            columns = {"agent/pos": 2, "agent_pos": 3, "action": 2}
+            chunk = {name: np.zeros((1, width), np.float32) for name, width in columns.items()}
+            return [chunk | {"pixels": np.zeros((1, 3, 8, 8), np.uint8)}]
+
+    monkeypatch.setattr(utils, "load_dataset", lambda path: Reader())
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "rows").touch()
+    with pytest.raises(UserError, match="'agent/pos' and 'agent_pos' would be one; rename one"):
+        Episodes.open(tmp_path / "set")

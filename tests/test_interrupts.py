@@ -169,3 +169,33 @@ def test_a_lock_is_not_left_taken(tmp_path):
             assert child.communicate(timeout=300)[0] == "stopped\n"
         finally:
             child.kill()
+
+
+LOST = """
+import os, signal
+from sdjepa.crew import Crew
+
+
+def work(main, count):
+    os.kill(main, signal.SIGINT)  # as a scheduler asks all, and this one goes first
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    try:
+        with Crew(2, jobs=2, preload="sdjepa.crew") as crew:
+            jobs = [crew.submit(work, os.getpid()) for _ in range(2)]
+            [crew.wait(job) for job in jobs]
+    except KeyboardInterrupt:
+        print("stopped")
+"""
+
+
+@pytest.mark.slow
+def test_a_worker_that_ends_because_all_were_asked_to_is_not_called_lost(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(LOST)
+    ended = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=300
+    )
+    assert (ended.returncode, ended.stdout.strip()) == (0, "stopped"), ended.stderr

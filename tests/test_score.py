@@ -63,6 +63,13 @@ def anywhere(lengths: np.ndarray) -> np.ndarray:
     return np.ones(int(lengths.sum()), bool)
 
 
+def words_of(call) -> str:
+    with pytest.raises(UserError) as error:
+        call()
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
 def test_the_published_rule_row_by_row():
     lengths = np.array([30, 26, 25, 60])
     rows = [(e, s) for e, n in enumerate(lengths) for s in range(n)]
@@ -111,6 +118,13 @@ def test_starts_that_cannot_be_played_are_never_drawn_and_change_nothing_else():
         for ok, n in ((bad, 145), (whole, 150))
     )
     assert few == all_of - gone
+    for call in (
+        lambda: lewm_tasks(lengths, playable=bad, count=145, offset=25, seed=3),
+        lambda: strict_tasks(lengths, held, playable=bad, count=146, **asked),
+    ):
+        said = words_of(call)
+        assert "(5 starts are left out, whose numbers are no state or no action)" in said
+        assert "doing nothing" not in said
 
 
 @pytest.mark.parametrize("protocol", ["lewm", "strict"])
@@ -137,13 +151,6 @@ def test_numbers_that_are_no_state_reach_no_simulator(a_run, tiny_data, tmp_path
         into = Manifest(**(vars(chosen) | {"tasks": (Task(1, 20, 10),)})).write(tmp_path / "t.json")
         with pytest.raises(UserError, match="the task of episode 1, step 20 cannot be played"):
             task_list(opened, settings, manifest=into)
-
-
-def words_of(call) -> str:
-    with pytest.raises(UserError) as error:
-        call()
-    assert "\n" not in str(error.value)
-    return str(error.value)
 
 
 def test_too_few_tasks_name_the_cause_and_what_can_help():

@@ -145,9 +145,10 @@ def lewm_tasks(
     """
     episode = np.repeat(np.arange(len(lengths)), lengths)
     step = np.concatenate([np.arange(n) for n in lengths])
-    valid = np.flatnonzero((step <= lengths[episode] - offset - 1) & playable)
+    long = step <= lengths[episode] - offset - 1
+    valid, bad = np.flatnonzero(long & playable), int((long & ~playable).sum())
     if len(valid) - 1 < count:
-        raise UserError(too_few(len(valid) - 1, count, offset, lengths, never=True))
+        raise UserError(too_few(len(valid) - 1, count, offset, lengths, never=True, bad=bad))
     chosen = np.random.default_rng(seed).choice(len(valid) - 1, size=count, replace=False)
     return [Task(int(episode[r]), int(step[r]), offset) for r in np.sort(valid[chosen])]
 
@@ -169,6 +170,8 @@ def strict_tasks(
         [Task(int(e), int(s), offset) for s in starts if playable[first[e] + s]]
         for e, starts in drawn
     ]
+    of = sum(map(len, queues))
+    bad = sum(len(starts) for _, starts in drawn) - of
     tasks: list[Task] = []
     while len(tasks) < count and any(queues):
         for queue in queues:
@@ -179,8 +182,7 @@ def strict_tasks(
                 if found:
                     tasks.append(task)
     if len(tasks) < count:
-        starts = int(np.maximum(lengths[episodes] - offset, 0).sum())
-        raise UserError(too_few(len(tasks), count, offset, lengths[episodes], of=starts))
+        raise UserError(too_few(len(tasks), count, offset, lengths[episodes], of=of, bad=bad))
     return sorted(tasks, key=lambda task: (task.episode, task.start))
 
 

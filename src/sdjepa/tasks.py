@@ -1,4 +1,4 @@
-"""Tasks as files: a list of (episode, start, offset) with a hash that names it.
+"""Tasks as files: a list of (episode, start, offset) with a hash that names it, or why none is.
 
 Two scores with one task hash were made on the same tasks of the same data, so they can be compared
 task by task. A manifest can be handed on and scored again: `sdjepa score RUN --manifest FILE`.
@@ -170,9 +170,11 @@ def too_few(
     *,
     of: int | None = None,
     never: bool = False,
+    bad: int = 0,
 ) -> str:
     """Why `found` tasks are all there are, of so many starts where some of them were refused, or
-    where the last is never drawn."""
+    where the last is never drawn; `bad` ones, at which nothing can be played, are not among them.
+    """
     longest = int(lengths.max(initial=0))
     if longest <= offset:
         lower = f"say --offset {longest - 1} or less, or " if longest > 1 else ""
@@ -181,6 +183,7 @@ def too_few(
             f"rows, the longest has {longest}; {lower}collect longer episodes"
         )
     only = f"only {max(found, 0)} of {count} tasks fit"
+    only += f" ({bad} starts are left out, whose numbers are no state or no action)" if bad else ""
     fewer = f"lower --tasks to {found}" if found > 0 else "collect longer episodes"
     if of is not None and of > found:
         return (

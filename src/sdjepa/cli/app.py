@@ -60,9 +60,10 @@ def stopping(leaves: str = "nothing was written") -> Iterator[None]:
 
     Whoever asks this process to end, as a scheduler does, is answered alike.
     """
-    asked = signal.getsignal(signal.SIGTERM)
     # What ignores Ctrl-C, as a shell has it do in the background, ends without a word.
-    if asked is signal.SIG_DFL and callable(signal.getsignal(signal.SIGINT)):
+    heard = callable(signal.getsignal(signal.SIGINT))
+    heard = heard and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if heard:
         signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
     try:
         yield
@@ -70,7 +71,8 @@ def stopping(leaves: str = "nothing was written") -> Iterator[None]:
         console.print(f"stopped; {leaves}")
         raise
     finally:
-        signal.signal(signal.SIGTERM, asked)
+        if heard:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 @contextmanager

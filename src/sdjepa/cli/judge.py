@@ -65,13 +65,13 @@ def score(
     sdjepa score runs/a2 --protocol strict --tasks 100 --cost content,full
     """
     from sdjepa.data.episodes import Episodes
-    from sdjepa.data.pack import tasks_for
     from sdjepa.runs import read_json
     from sdjepa.score import SWEEP_OFFSETS, check_room
     from sdjepa.scoring.trained import score as work
     from sdjepa.tasks import check_pack
     from sdjepa.train.checkpoint import load_config
     from sdjepa.train.loop import pick_device
+    from sdjepa.train.source import tasks_for
 
     own = load_config(run, checkpoint)
     always = {"score.budget": budget, "score.seed": seed, "score.workers": workers}

@@ -38,12 +38,12 @@ from sdjepa.compass.teleport import teleport
 from sdjepa.compass.trace import EpisodeTrace, Trace, load, save
 from sdjepa.config import Config
 from sdjepa.data.episodes import Episodes, Split
-from sdjepa.data.pack import episodes_for
 from sdjepa.envs.base import env_class
 from sdjepa.errors import UserError
 from sdjepa.runs import Progress, Run, provenance, silent, write_json
 from sdjepa.seeds import numpy_stream
 from sdjepa.train.checkpoint import Checkpoint, load_checkpoint, refuse_other
+from sdjepa.train.source import episodes_for
 
 STAND_IN = 2  # a model without a progress part is read through this many first coordinates
 MIN_EPISODES = 3

@@ -56,10 +56,9 @@ def acting(data: Episodes) -> Iterator[Check]:
         return
     still = np.flatnonzero(action.min(axis=0) == action.max(axis=0))
     if not len(still):
-        numbers = f"all {data.action_dim} numbers" if data.action_dim > 1 else "the one number"
-        yield Check(
-            "actions", "pass", f"{numbers} of an action change{'s' * (data.action_dim == 1)}"
-        )
+        several = f"all {data.action_dim} numbers of an action change"
+        said = several if data.action_dim > 1 else "the one number of an action changes"
+        yield Check("actions", "pass", said)
         return
     said = f"unchanged in every action: number {', '.join(map(str, still))} of {data.action_dim}"
     yield Check("actions", "fail" if len(still) == data.action_dim else "warn", said)

@@ -11,31 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from sdjepa.config import Config
 from sdjepa.data.episodes import Episodes
 from sdjepa.data.packing import pack
 from sdjepa.data.writer import Writer, refuse_taken
 from sdjepa.errors import UserError
 from sdjepa.runs import Progress, silent
-
-
-def tasks_for(run: Path, config: Config, *, given: Path | None) -> Path:
-    """Where a run's tasks come from: what is given, its dataset, or the pack it is kept with."""
-    kept = run / "pack"
-    if given is None and not Path(config.data.path).exists() and kept.exists():
-        return kept
-    return episodes_for(run, config, given=given)
-
-
-def episodes_for(run: Path, config: Config, *, given: Path | None) -> Path:
-    """Where a run's episodes are: what is given, or its dataset."""
-    own = Path(config.data.path)
-    if given is None and not own.exists():
-        raise UserError(
-            f"no dataset at {own}, where {run} had its own; say by --data DIR where it is now, or "
-            f"make one: sdjepa collect {config.collect.env} --episodes 200 --out DIR"
-        )
-    return given or own
 
 
 def write_pack(

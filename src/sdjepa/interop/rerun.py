@@ -14,12 +14,12 @@ from matplotlib.colors import to_rgb
 from sdjepa.compass.suite import STAND_IN, choose, read_trace
 from sdjepa.compass.trace import EpisodeTrace, wrap
 from sdjepa.data.episodes import Episodes
-from sdjepa.data.pack import episodes_for
 from sdjepa.envs.base import env_class
 from sdjepa.errors import UserError
 from sdjepa.report.player import angle_map
 from sdjepa.runs import Progress, silent
 from sdjepa.train.checkpoint import load_checkpoint, refuse_other
+from sdjepa.train.source import episodes_for
 from sdjepa.watch.world import png
 
 

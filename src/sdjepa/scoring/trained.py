@@ -10,7 +10,6 @@ import numpy as np
 
 from sdjepa.config import Plan, Score
 from sdjepa.data.episodes import Episodes
-from sdjepa.data.pack import tasks_for
 from sdjepa.plan.agent import Planner, Receding
 from sdjepa.plan.batch import Bounds
 from sdjepa.runs import Progress, provenance, silent, write_json
@@ -21,7 +20,8 @@ from sdjepa.scoring.card import floor_rates, origin, rates, rows_of, strata
 from sdjepa.scoring.floors import run_floors
 from sdjepa.scoring.simulation import Simulation, simulate
 from sdjepa.tasks import Manifest, Outcome
-from sdjepa.train.checkpoint import Checkpoint, load_checkpoint, refuse_other
+from sdjepa.train.checkpoint import Checkpoint, load_checkpoint, refuse_other, seeming_other
+from sdjepa.train.source import tasks_for
 
 
 def score(
@@ -47,13 +47,14 @@ def score(
     where = tasks_for(path, loaded.config, given=data_path)
     size = loaded.config.model.image_size
     data = Episodes.open(where, size=size).require(size)
-    other = refuse_other(path, loaded.config, data)
+    refuse_other(path, loaded.config, data)
     chosen = task_list(data, settings, manifest=manifest)
     settings, tasks = adopt(settings, chosen, data), chosen.tasks
     goals = data.frames(np.array([task.rows(data)[1] for task in tasks]))
     with simulate(data, tasks, settings, every=loaded.config.model.frame_skip) as scenes:
         floors = run_floors(scenes, data, tasks, stats=loaded.stats, settings=settings)
         chosen.write(path / "tasks" / f"{settings.protocol}-o{settings.offset}-{chosen.hash}.json")
+        other = seeming_other(path, data)
         stage = _Stage(loaded, data, chosen, settings, goals, scenes, floors, other)
         written = []
         for plan in plans:

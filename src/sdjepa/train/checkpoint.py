@@ -160,27 +160,33 @@ def load_checkpoint(path: Path, name: str = "latest", *, device: str = "cpu") ->
     )
 
 
-def refuse_other(path: Path, config: Config, data: Episodes) -> str:
-    """Refuse data of another environment than the run at `path` was trained on.
+def seeming_other(path: Path, data: Episodes) -> str:
+    """How data seem to be of another environment than the run at `path` was trained on; or ""."""
+    trained_on, guessed = _trained_on(path)
+    if trained_on == data.env or not {trained_on, data.env} <= set(NAMES):
+        return ""
+    ours, theirs = (" by its columns" * each for each in (guessed, data.env_origin == "guessed"))
+    return f"trained on {trained_on}{ours}, played on {data.env}{theirs}"
 
-    What was guessed refuses nothing; what seems to be another is then returned, in words.
-    """
-    noted = path / "manifest.json"
-    on = (read_json(noted).get("data") or {}) if noted.exists() else {}
-    trained_on, guessed = on.get("env"), on.get("env_guessed", True)
-    other = {trained_on, data.env} <= set(NAMES) and trained_on != data.env
-    sure = other and not guessed and data.env_origin != "guessed"
-    width = config.model.action_dim
-    if sure or width != data.action_dim:
-        own = f"{trained_on} ({width} actions)" if sure else f"data with {width} actions"
+
+def refuse_other(path: Path, config: Config, data: Episodes) -> None:
+    """Refuse data of another environment than the run was trained on; a guess refuses nothing."""
+    trained_on, guessed = _trained_on(path)
+    sure = not guessed and data.env_origin != "guessed"
+    other, width = sure and bool(seeming_other(path, data)), config.model.action_dim
+    if other or width != data.action_dim:
+        own = f"{trained_on} ({width} actions)" if other else f"data with {width} actions"
         raise UserError(
             f"{path} was trained on {own}, {data.path} is {data.env} ({data.action_dim} actions); "
             "name data of the same by --data"
         )
-    if not other:
-        return ""
-    ours, theirs = (" by its columns" * each for each in (guessed, data.env_origin == "guessed"))
-    return f"trained on {trained_on}{ours}, played on {data.env}{theirs}"
+
+
+def _trained_on(path: Path) -> tuple[str | None, bool]:
+    """The environment a run's data were of, as its manifest says, and whether that was guessed."""
+    noted = path / "manifest.json"
+    on = (read_json(noted).get("data") or {}) if noted.exists() else {}
+    return on.get("env"), on.get("env_guessed", True)
 
 
 def load_weights(model: WorldModel, checkpoint: Path) -> None:

@@ -1,14 +1,33 @@
-"""What a run is trained on: said in its manifest, and known again where it was moved to."""
+"""What a run is trained on: where that is, what it is, and whether it is the same elsewhere."""
 
 from pathlib import Path
 from typing import Any
 
+from sdjepa.config import Config
 from sdjepa.data.episodes import Episodes
-from sdjepa.data.pack import episodes_for
 from sdjepa.errors import UserError
 from sdjepa.runs import Run, read_json
 
-SAID = ("env", "num_episodes", "num_rows", "image_size", "policy", "seed", "collect")
+SAID = ("env", "num_episodes", "num_rows", "image_size", "policy", "seed", "collect", "action")
+
+
+def tasks_for(run: Path, config: Config, *, given: Path | None) -> Path:
+    """Where a run's tasks come from: what is given, its dataset, or the pack it is kept with."""
+    kept = run / "pack"
+    if given is None and not Path(config.data.path).exists() and kept.exists():
+        return kept
+    return episodes_for(run, config, given=given)
+
+
+def episodes_for(run: Path, config: Config, *, given: Path | None) -> Path:
+    """Where a run's episodes are: what is given, or its dataset."""
+    own = Path(config.data.path)
+    if given is None and not own.exists():
+        raise UserError(
+            f"no dataset at {own}, where {run} had its own; say by --data DIR where it is now, or "
+            f"make one: sdjepa collect {config.collect.env} --episodes 200 --out DIR"
+        )
+    return given or own
 
 
 def describe(path: Path) -> dict[str, Any]:

@@ -24,10 +24,10 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from sdjepa.config import Plan
 from sdjepa.data.episodes import Episodes
-from sdjepa.data.pack import tasks_for
 from sdjepa.errors import UserError
 from sdjepa.runs import cores
 from sdjepa.train.checkpoint import load_checkpoint, refuse_other
+from sdjepa.train.source import tasks_for
 from sdjepa.watch.guard import Guard, is_loopback
 from sdjepa.watch.messages import Seen, parse
 from sdjepa.watch.page import hello, page
