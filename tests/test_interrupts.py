@@ -172,7 +172,7 @@ def test_a_lock_is_not_left_taken(tmp_path):
 
 
 LOST = """
-import os, signal
+import os, signal, time
 from sdjepa.crew import Crew
 
 
@@ -184,8 +184,10 @@ def work(main, count):
 if __name__ == "__main__":
     try:
         with Crew(2, jobs=2, preload="sdjepa.crew") as crew:
-            jobs = [crew.submit(work, os.getpid()) for _ in range(2)]
-            [crew.wait(job) for job in jobs]
+            job = crew.submit(work, os.getpid())
+            while not job.done():
+                time.sleep(0.01)
+            crew.submit(work, os.getpid())  # refused, for want of workers
     except KeyboardInterrupt:
         print("stopped")
 """

@@ -64,14 +64,13 @@ class Crew(Generic[Result]):
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        with self._held:
+        with self._held:  # raises a Ctrl-C that came since the last `wait`
             if self._pool is None:
                 return
             if error is not None:  # nobody waits for what they do
                 for worker in list((self._pool._processes or {}).values()):
                     worker.terminate()
             self._pool.shutdown(wait=True, cancel_futures=True)
-            self._take()  # what came since the last `wait`, and may be why workers are gone
 
     def submit(self, work: Callable[..., Result], *arguments: Any) -> Job[Result]:
         """`work` is called with the arguments and, behind them, a `Count`."""
@@ -90,7 +89,6 @@ class Crew(Generic[Result]):
                 wait_for([job], timeout=LOOK_S)
                 self._take()
                 look()
-            self._take()  # before a worker that was asked to end as well is called lost
             return job.result()
         except BrokenProcessPool as error:
             raise UserError(
