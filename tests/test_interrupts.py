@@ -1,5 +1,6 @@
 """Ctrl-C is neither lost nor what leaves a process hanging, wherever it finds it."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import h5py
 import numpy as np
 import pytest
 
+from sdjepa.data import writer as writing
 from sdjepa.data.packing import pack
 from sdjepa.data.sink import Sink
 from sdjepa.data.writer import Writer
@@ -112,6 +114,21 @@ def test_it_is_not_lost_in_what_hdf5_calls(call, late, tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         write(tmp_path / "set", before=spy)
     assert calls
+    assert not (tmp_path / "set").exists()
+
+
+def test_it_may_come_before_a_file_is_opened(tmp_path, monkeypatch):
+    """Between the call and the block that holds it there is nothing to undo yet."""
+
+    @contextlib.contextmanager
+    def just_before():
+        interrupt()
+        with held() as take:
+            yield take
+
+    monkeypatch.setattr(writing, "held", just_before)
+    with pytest.raises(KeyboardInterrupt):
+        write(tmp_path / "set")
     assert not (tmp_path / "set").exists()
 
 

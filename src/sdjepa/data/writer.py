@@ -72,11 +72,14 @@ class Writer:
         self._digests: list[np.ndarray] = []
 
     def __enter__(self) -> "Writer":
+        opened = False
         try:
             with held():
                 self._open()
-        except KeyboardInterrupt as stop:  # which came while it was opened
-            self.__exit__(type(stop), stop, None)
+                opened = True
+        except KeyboardInterrupt as stop:  # which came before it was opened, or meanwhile
+            if opened:
+                self.__exit__(type(stop), stop, None)
             raise
         return self
 
