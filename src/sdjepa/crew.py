@@ -57,10 +57,12 @@ class Crew(Generic[Result]):
     def __enter__(self) -> "Crew[Result]":
         if self._size > 1:
             context = forkserver_context(self._preload)
-            self._pool = ProcessPoolExecutor(
-                self._size, mp_context=context, initializer=_begin, initargs=(self._shared,)
-            )
-            self._take = self._held.enter_context(held())
+            with contextlib.ExitStack() as stack:
+                self._take = stack.enter_context(held())  # a pool half made would leave its locks
+                self._pool = ProcessPoolExecutor(
+                    self._size, mp_context=context, initializer=_begin, initargs=(self._shared,)
+                )
+                self._held = stack.pop_all()
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
